@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import yaml
 from packaging.utils import canonicalize_name
 
+from app.http import observability
 from tests.conftest import missing
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
@@ -37,33 +37,21 @@ def compose(file: str = "docker-compose.yml") -> dict[str, Any]:
     return document
 
 
-def test_docker_compose_accepts_the_file_and_refuses_it_without_secrets() -> None:
+def understood(*files: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Files as docker-compose understands them."""
     binary = shutil.which("docker-compose")
     if binary is None:
         missing("docker-compose (Debian package docker-compose)")
-    environment = {k: v for k, v in os.environ.items() if k not in NAME}
-    command = [str(binary), "-f", str(ROOT / "docker-compose.yml"), "config"]
-    good = subprocess.run(command, capture_output=True, text=True, env=environment | NAME, check=False)
+    command = [str(binary), *(part for name in files for part in ("-f", str(ROOT / name))), "config"]
+    known = {name: value for name, value in os.environ.items() if name not in NAME}
+    return subprocess.run(command, capture_output=True, text=True, env=known | variables, check=False)
+
+
+def test_docker_compose_accepts_the_file_and_refuses_it_without_secrets() -> None:
+    good, bad = (understood("docker-compose.yml", **variables) for variables in (NAME, {}))
     assert good.returncode == 0, good.stderr
     assert set(yaml.safe_load(good.stdout)["services"]) == SERVICES
-    bad = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (bad.returncode, "set it in .env" in bad.stderr) == (1, True)
-
-
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_container_can_write_and_do_no_more_than_it_must(name: str) -> None:
-    service = compose()["services"][name]
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["pids_limit"] > 0
-    if name == "proxy":
-        assert service["cap_add"] == ["NET_BIND_SERVICE"]
-    else:
-        assert "cap_add" not in service
-        assert int(service["user"].split(":")[0]) > 0
-    assert "privileged" not in service
-    assert not any("docker.sock" in volume for volume in service.get("volumes", []))
 
 
 def test_secrets_are_files_that_only_those_get_who_need_them(tmp_path: Path) -> None:
@@ -107,8 +95,6 @@ def test_every_file_that_is_mounted_is_there() -> None:
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    from app.http import observability
-
     exposed = observability.render_prometheus_text().decode()
     dashboard = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "secondread.json").read_text())
     for panel in dashboard["panels"]:
@@ -116,12 +102,6 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
             for name in re.findall(r"secondread_\w+", target["expr"]):
                 family = re.sub(r"_(total|bucket)$", "", name)
                 assert f"# TYPE {family}" in exposed, name
-
-
-@pytest.fixture
-def two_roles(postgres: PostgresServer, tmp_path: Path) -> Iterator[Installation]:
-    with installation_of_two_roles(postgres, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.slow
@@ -157,22 +137,13 @@ def test_what_an_image_installs_is_pinned_by_digest_to_the_versions_that_were_te
     text = (ROOT / "docker" / f"requirements-{runtime}.lock").read_text()
     locked = {found[1]: found[2] for found in LOCKED.finditer(text)}
     assert len(locked) == len(re.findall("^[a-z0-9]", text, re.MULTILINE)) > 60
-    constraints = dict(
-        line.split("==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if "==" in line and line[0] != "#"
-    )
-    pinned = {canonicalize_name(name): version.split(";")[0].strip() for name, version in constraints.items()}
+    constraints = re.findall(r"^([^#\n=]+)==([^;\n]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = {canonicalize_name(name): version.strip() for name, version in constraints}
     assert {name: pinned.get(name) for name in locked} == locked
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [
-        *extras["dependencies"],
-        *(
-            row
-            for name in (runtime, "serve", "charts", "oidc", "s3", "otel")
-            for row in extras["optional-dependencies"][name]
-        ),
-    ]
+    declared = list(extras["dependencies"])
+    for name in (runtime, "serve", "charts", "oidc", "s3", "otel"):
+        declared += extras["optional-dependencies"][name]
     names = {canonicalize_name(re.split(r"[\[<>=;~! ]", row)[0]) for row in declared}
     assert names - set(locked) == set()
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
@@ -187,7 +158,6 @@ def test_the_example_holds_no_secret() -> None:
     assert {"/docker/secrets/", "docker/secrets"} <= ignored
 
 
-FILES = ("docker-compose.yml", "docker-compose.two-servers.yml")
 OURS = ("owner", "service", "service2", "worker", "worker2")
 #: Of root, but without a right of root's: one listens on ports below 1024, the other one's volume is root's.
 ROOTS = {"proxy": ["NET_BIND_SERVICE"], "bucket": None}
@@ -195,14 +165,8 @@ ROOTS = {"proxy": ["NET_BIND_SERVICE"], "bucket": None}
 
 @cache
 def composed() -> dict[str, Any]:
-    """Both files as docker-compose understands them."""
-    binary = shutil.which("docker-compose")
-    if binary is None:
-        missing("docker-compose (Debian package docker-compose)")
-    files = [part for name in FILES for part in ("-f", str(ROOT / name))]
-    done = subprocess.run(
-        [str(binary), *files, "config"], capture_output=True, text=True, env=os.environ | NAME, check=False
-    )
+    """Both files."""
+    done = understood("docker-compose.yml", "docker-compose.two-servers.yml", **NAME)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = yaml.safe_load(done.stdout)
     return document
@@ -220,13 +184,17 @@ def test_the_two_files_make_two_servers_two_workers_and_a_bucket() -> None:
     assert all(volume.endswith(":/data:rw") for volume in homes)
 
 
-def test_every_container_can_do_no_more_than_it_must() -> None:
+def test_a_container_can_write_and_do_no_more_than_it_must() -> None:
     for name, service in composed()["services"].items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service.get("cap_add") == ROOTS.get(name), name
         assert (name in ROOTS) == ("user" not in service), name
+        assert int(service.get("user", "1").split(":")[0]) > 0, name
+        assert service["pids_limit"] > 0, name
+        assert "privileged" not in service, name
+        assert "docker.sock" not in str(service.get("volumes", [])), name
         tag = service.get("image", "built:here").rpartition(":")
         assert tag[0], name
         assert tag[2] != "latest", name
@@ -343,8 +311,8 @@ def _two_servers_agree(one: Installation, other: Installation, token: str, folde
     assert ask(other, "GET", path).status_code == 200
 
 
-@contextmanager
-def installation_of_two_roles(postgres: PostgresServer, tmp_path: Path) -> Iterator[Installation]:
+@pytest.fixture
+def two_roles(postgres: PostgresServer, tmp_path: Path) -> Iterator[Installation]:
     """An installation whose settings are files, on a database whose roles the scripts of the containers made."""
     folder, name = tmp_path / "secrets", postgres.create()
     subprocess.run(["sh", str(ROOT / "docker" / "make-secrets.sh"), str(folder)], check=True)

@@ -1,6 +1,5 @@
 """Documents are true: their commands run in order, what they list exists, and each figure is that of a result."""
 
-import importlib
 import json
 import os
 import re
@@ -16,20 +15,24 @@ import pytest
 import typer
 from PIL import Image
 
+from app.accounts.permissions import get_route_guard
+from app.cli.main import secondread
 from app.http import errors
+from app.http.limiter import DOCUMENTS, LIMITS
+from app.http.routing import walk_routes
+from app.main import create_app
+from app.predictions.open_inference.service import PARSING
 from app.settings import Settings
+from ml.datasets.cells import simulate_cells
+from ml.metrics.evaluation import metrics_table
+from ml.tables import evaluate as evaluate_tables
 from tests.support.command import run_here
 from tests.support.process import Installation
-from tools.document_numbers import (
-    Claim,
-    Constant,
-    NumberError,
-    agrees,
-    check,
-    declared,
-    prose,
-    undeclared,
-)
+from tests.test_architecture import folder_graph
+from tools.document_numbers import Claim, Constant, NumberError, agrees, check, declared, prose, undeclared
+from tools.limit_page import PAGE, render_limit_page
+from tools.openapi_files import made, openapi
+from tools.typescript_client import is_present
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -100,22 +103,13 @@ def served(demo: Installation) -> Iterator[Installation]:
 
 def own_images(folder: Path) -> None:
     """What README asks for before the training: a few simulated cells, labelled by two annotators."""
-    from ml.datasets.cells import simulate_cells
-
     (folder / "images").mkdir(parents=True)
     rows = ["case_id,annotator,label,patient"]
     for number, cell in enumerate(simulate_cells(160, seed=3)):
         Image.fromarray(cell.pixels).save(folder / "images" / f"cell-{number}.png")
         order = cell.true_probs.argsort()
-        second = order[-1] if number % 3 else order[-2]
-        kinds = {
-            order[-1]: "granulocyte" if order[-1] > 2 else "other",
-            second: "granulocyte" if second > 2 else "other",
-        }
-        rows += [
-            f"cell-{number},a,{kinds[order[-1]]},p{number // 2}",
-            f"cell-{number},b,{kinds[second]},p{number // 2}",
-        ]
+        for who, k in (("a", order[-1]), ("b", order[-1] if number % 3 else order[-2])):
+            rows.append(f"cell-{number},{who},{'granulocyte' if k > 2 else 'other'},p{number // 2}")
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
 
 
@@ -153,12 +147,7 @@ def test_the_commands_of_readme_and_tutorial_run_in_order(served: Installation) 
     for block in [block for document in RUN for block in blocks(document) if block.reason is None]:
         script = block.script.replace(ADDRESS, served.address)
         done = subprocess.run(
-            [*SHELL[block.language], script],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env=environment,
-            check=False,
+            [*SHELL[block.language], script], capture_output=True, text=True, cwd=folder, env=environment, check=False
         )
         assert done.returncode == 0, f"{block.where}\n{script}\n{done.stdout}\n{done.stderr}"
         answers[block.where] = done.stdout
@@ -189,8 +178,6 @@ def command_lines() -> list[tuple[str, list[str]]]:
 
 
 def test_every_command_in_the_documents_exists_with_its_options() -> None:
-    from app.cli.main import secondread
-
     whole = typer.main.get_command(secondread)
     lines = command_lines()
     assert len(lines) > 30
@@ -230,7 +217,6 @@ def test_the_reference_lists_every_setting_with_its_default() -> None:
 
 
 def test_the_reference_lists_every_problem_with_its_status() -> None:
-    importlib.import_module("app.main")  # some kinds are defined where they are raised
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| (\d{3}) \|", reference(), re.MULTILINE))
     kinds = [errors.Problem]
     for kind in kinds:
@@ -245,8 +231,6 @@ def test_the_reference_lists_every_extra() -> None:
 
 
 def test_the_reference_lists_every_command() -> None:
-    from app.cli.main import secondread
-
     text = reference()
     whole = typer.main.get_command(secondread)
     for name, command in whole.commands.items():  # type: ignore[attr-defined]
@@ -255,10 +239,6 @@ def test_the_reference_lists_every_command() -> None:
 
 
 def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None:
-    from app.accounts.permissions import get_route_guard
-    from app.http.routing import walk_routes
-    from app.main import create_app
-
     rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| ([^|]+) \|", reference(), re.MULTILINE)
     listed = {(method, path): scopes for method, path, scopes in rows}
     app = create_app(Settings(home=tmp_path))
@@ -275,9 +255,6 @@ def test_the_reference_lists_every_route_with_its_scopes(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -> None:
-    from tools.openapi_files import made, openapi
-    from tools.typescript_client import is_present
-
     document = openapi()
     files = made(document)
     assert [str(path) for path, text in files.items() if not path.exists() or path.read_text() != text] == [], MAKE
@@ -285,10 +262,6 @@ def test_what_is_made_from_the_openapi_document_is_made_from_the_present_one() -
 
 
 def test_the_page_of_limits_is_made_from_the_present_table_and_has_the_defaults_of_the_settings() -> None:
-    from app.http.limiter import DOCUMENTS, LIMITS
-    from app.predictions.open_inference.service import PARSING
-    from tools.limit_page import PAGE, render_limit_page
-
     assert PAGE.read_text() == render_limit_page(), "run: python -m tools.limit_page"
     for limit in LIMITS:
         if limit.setting:
@@ -298,9 +271,6 @@ def test_the_page_of_limits_is_made_from_the_present_table_and_has_the_defaults_
 
 
 def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
-    from ml.metrics.evaluation import metrics_table
-    from ml.tables import evaluate as evaluate_tables
-
     text = (DOCS / "reference" / "tables.md").read_text()
     for name, table in re.findall(r"^`(\w+\.csv)`:\n\n```csv\n(.*?)```", text, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(table)
@@ -319,8 +289,6 @@ def test_the_worked_example_of_the_tables_is_true(tmp_path: Path) -> None:
 
 
 def test_the_architecture_page_names_every_folder() -> None:
-    from tests.test_architecture import folder_graph
-
     text = (DOCS / "architecture.md").read_text()
     tree = text.split("```")[1]
     for room in folder_graph():
@@ -334,8 +302,9 @@ def test_the_tables_of_threats_name_tests_that_exist_and_those_that_run_without_
     tests, undone = set(), set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         name, text = path.relative_to(ROOT).as_posix(), path.read_text()
-        tests |= {(name, test) for test in re.findall(r"^def (test_\w+)\(", text, re.MULTILINE)}
-        undone |= {(name, test) for test in re.findall(r"^@undone\((?:.|\n)*?^def (test_\w+)\(", text, re.MULTILINE)}
+        pattern = r"^(?:async )?def (test_\w+)\("
+        tests |= {(name, test) for test in re.findall(pattern, text, re.MULTILINE)}
+        undone |= {(name, test) for test in re.findall(rf"^@undone\((?:.|\n)*?{pattern}", text, re.MULTILINE)}
     assert {(path, test) for path, test, _ in named} - tests == set()
     assert {(path, test) for path, test, mark in named if mark} == undone
     assert len(undone) >= 30
@@ -363,10 +332,10 @@ def test_pictures_in_git_are_those_that_documents_show() -> None:
 
 
 PAGES = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
-DOCUMENTS = ("README.md", "benchmarks/README.md", "experiments/README.md", *PAGES)
+PROSE = ("README.md", "benchmarks/README.md", "experiments/README.md", *PAGES)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PROSE)
 def test_every_figure_is_a_result_or_declared_to_be_none(document: str) -> None:
     claims, constants = declared()
     wrong = []
@@ -381,14 +350,14 @@ def test_every_figure_is_a_result_or_declared_to_be_none(document: str) -> None:
 
 def test_nothing_is_declared_for_what_no_document_says() -> None:
     claims, constants = declared()
-    assert {claim.document for claim in claims} <= set(DOCUMENTS)
+    assert {claim.document for claim in claims} <= set(PROSE)
     stale = [text for name, text in ((c.document, c.text) for c in constants) if not _said(name, text)]
     assert stale == []
 
 
 def _said(document: str, text: str) -> bool:
     wanted = " ".join(text.split())
-    return any(wanted in prose(name) for name in (DOCUMENTS if document == "*" else (document,)))
+    return any(wanted in prose(name) for name in (PROSE if document == "*" else (document,)))
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,12 @@ import pytest
 from app.recalibration import gate_decision
 from app.recalibration.gate_decision import (
     ERROR_RATE,
-    AnnotatorStability,
     GateEvidence,
     attempt_level,
     decide_gate,
     judge_annotator_dependence,
     judge_overall,
 )
-from experiments.worlds.gate_worlds import N_ANNOTATORS, Partition, Predictor, World, draw_partition, worlds
 from ml.metrics.jackknife import Estimate, p_value_decrease, skewed_interval
 from ml.metrics.paired_difference import Change, paired_change, shifts_of
 from ml.util.arrays import FloatArray
@@ -202,37 +200,6 @@ def test_patients_without_an_error_are_no_reason_for_probabilities_of_zero() -> 
         found = paired_change(counts, *sides, sample_weight=np.ones(20))
         passed += not judge_overall(GateEvidence(found, np.arange(20), 3), 1).reasons
     assert passed <= 3
-
-
-def change_of(world: World, candidate: Predictor, judging: Partition, without: int | None = None) -> Change:
-    counts = judging.counts(without)
-    pair = [predictor.predict(judging.logits) for predictor in (world.champion, candidate)]
-    return paired_change(
-        counts,
-        *((prediction.class_probs, prediction.disagreement_probs) for prediction in pair),
-        sample_weight=(np.ones(len(counts)), 1 / judging.pi),
-        cluster=judging.patient,
-    )
-
-
-def named(world: World, seed: int) -> set[int]:
-    """Annotators on whom the gate says that the candidate leans."""
-    rng = np.random.default_rng(seed)
-    fitting, judging = draw_partition(world, rng), draw_partition(world, rng)
-    whole = change_of(world, world.fit(fitting, None), judging)
-    stability = AnnotatorStability(whole, judging.patient, N_ANNOTATORS)
-    without = {r: change_of(world, world.fit(fitting, r), judging, r) for r in range(N_ANNOTATORS)}
-    return {r for r, change in without.items() if stability.reasons(f"r{r}", change)}
-
-
-@pytest.mark.slow
-def test_who_moves_half_of_their_labels_is_named_and_nobody_else_is() -> None:
-    by_name = {world.name: world for world in worlds()}
-    bad = [named(by_name["lives on one annotator"], seed) for seed in range(20)]
-    assert sum(4 in found for found in bad) >= 19  # 20 of 20
-    assert sum(bool(found - {4}) for found in bad) <= 3
-    good = [named(by_name["better by .047 in both"], seed) for seed in range(40)]
-    assert sum(bool(found) for found in good) <= 4  # 1 of 40
 
 
 def test_the_error_of_a_shift_is_that_of_the_difference_of_two_means() -> None:

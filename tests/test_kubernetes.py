@@ -73,6 +73,7 @@ def test_a_pod_can_do_no_more_than_it_must(overlay: str) -> None:
         assert pod["securityContext"]["runAsUser"] == uid
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False  # else a Service puts SECONDREAD_PORT=tcp://… into every pod
         assert accounts[pod["serviceAccountName"]]["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
@@ -93,13 +94,6 @@ def test_what_a_container_writes_to_is_a_volume(overlay: str) -> None:
         volumes = {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
         assert {mount["name"] for mount in mounts.values()} <= set(volumes)
         assert Path(environment(overlay, container)["SECONDREAD_HOME"]).is_relative_to("/data")
-
-
-@overlays
-def test_a_service_does_not_become_a_setting(overlay: str) -> None:
-    """A Service called secondread puts SECONDREAD_PORT=tcp://… into every pod next to it, unless that is off."""
-    for workload in workloads(overlay):
-        assert pod_of(workload)["enableServiceLinks"] is False
 
 
 @overlays
@@ -185,12 +179,8 @@ def test_secrets_are_references_and_each_is_documented(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", SEVERAL)
 def test_the_owners_password_is_the_migrations_alone(overlay: str) -> None:
-    holders = [
-        workload["metadata"]["name"]
-        for workload in workloads(overlay)
-        if "secondread-owner" in str(pod_of(workload)["volumes"])
-    ]
-    assert holders == ["secondread-migrate"]
+    mounted = {row["metadata"]["name"]: str(pod_of(row)["volumes"]) for row in workloads(overlay)}
+    assert [name for name, volumes in mounted.items() if "secondread-owner" in volumes] == ["secondread-migrate"]
 
 
 @overlays

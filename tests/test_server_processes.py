@@ -67,6 +67,11 @@ def counting(made: Installation) -> dict[int, Path]:
     return {pid: folder for pid, folder in living(made).items() if any(folder.glob(f"*_{pid}.db"))}
 
 
+def wait_for_all(made: Installation) -> None:
+    """Wait until every process counts."""
+    wait_until(lambda: len(counting(made)) == PROCESSES, 60, lambda: made.log)
+
+
 def asked(made: Installation, path: str, key: str, body: bytes | None = None) -> Any:
     """The answer to a request with a connection of its own."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "image/png", "Connection": "close"}
@@ -107,9 +112,7 @@ ANSWERED = 'secondread_requests_total{method="POST",route="/v1/predictions",stat
 def test_processes_of_one_port_are_one_service(together: Installation) -> None:
     """The same numbers from each, counted together, from whichever is asked; each has answered some of them."""
     n, answers = 0, set()
-    while len(counting(together)) < PROCESSES or not all(
-        predicted_by(pid, folder) for pid, folder in counting(together).items()
-    ):
+    while not all_have_predicted(together):
         answers |= {json.dumps(one, sort_keys=True) for one in predicted(together, 16)}
         n += 16
         assert n < 2000, "one of them never answers"
@@ -123,12 +126,12 @@ def test_processes_of_one_port_are_one_service(together: Installation) -> None:
 @pytest.mark.slow
 def test_a_killed_process_is_replaced_and_what_it_did_stays_counted(together: Installation) -> None:
     predicted(together, 32)
-    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    wait_for_all(together)
     before, (killed, *others) = samples(together, ANSWERED), counting(together)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: killed not in counting(together), 10, lambda: together.log)
     assert len(predicted(together, 16)) == 16  # the others have the port
-    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    wait_for_all(together)
     assert set(others) < set(counting(together))
     assert samples(together, ANSWERED) == [before[0] + 16]
     assert samples(together, "secondread_predictions_waiting") == [0]
@@ -145,11 +148,10 @@ def new_server_process(made: Installation, before: set[int]) -> int | None:
 @pytest.mark.slow
 def test_a_process_that_takes_long_to_begin_is_waited_for(together: Installation) -> None:
     """On a busy machine the imports take longer than a process that hangs is given."""
-    wait_until(lambda: len(counting(together)) == PROCESSES, 60, lambda: together.log)
+    wait_for_all(together)
     before, killed = set(living(together)), next(iter(counting(together)))
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: new_server_process(together, before), 10, lambda: together.log)
-    replacement = new_server_process(together, before)
+    replacement = wait_until(lambda: new_server_process(together, before), 10, lambda: together.log)
     assert replacement is not None
     os.kill(replacement, signal.SIGSTOP)
     time.sleep(server._HANGS_SECONDS + 3)
@@ -169,10 +171,7 @@ def test_all_end_with_the_one_that_was_started(together: Installation) -> None:
     assert len(predicted(together, 16)) == 16
     (folder, *_) = counting(together).values()
     together.stop(signal.SIGKILL)  # nobody was told
-    deadline = time.monotonic() + patient(20)
-    while living(together):
-        assert time.monotonic() < deadline, "they go on without it, and keep the port"
-        time.sleep(0.05)
+    wait_until(lambda: not living(together), 20, "they go on without it, and keep the port")
     assert not folder.exists()
     together.start()
     assert len(predicted(together, 16)) == 16

@@ -2,7 +2,8 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 from sqlalchemy import StaticPool, create_engine, text
@@ -103,44 +104,30 @@ class Week:
         return {name: metrics.metrics[name].value for name in QUANTITIES}
 
 
-class QueueLaboratory:
-    """Cases come, are planned and are read day by day, in a database of their own.
+class SimulatedQueue:
+    """Cases come, are planned and are read, in a database of their own.
 
     Args:
-        seed: of everything.
-        n: cases.
-        habits: of the readers.
+        lab: the cases.
+        rng: of identifiers, and of what readers do.
+        days: that have passed.
     """
 
-    def __init__(self, seed: int, n: int, habits: Habits) -> None:
-        self.lab, self.habits = _with_bursts(open_laboratory(seed, n), seed), habits
-        self.rng = np.random.default_rng([seed, 1])
+    def __init__(self, lab: Laboratory, rng: np.random.Generator, days: int) -> None:
+        self.lab, self.rng = lab, rng
         engine = create_engine("sqlite://", poolclass=StaticPool)
         BaseTable.metadata.create_all(engine)
         self.session = Session(engine)
         self.session.execute(text("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'"))
-        self.key = DerivedKey(self.rng.bytes(32), b"order")
-        self.start = utc_now() - timedelta(days=DAYS)
-        self.retracted = np.zeros(n, dtype=bool)
-        self._number: dict[uuid.UUID, int] = {}
-        self._set_up()
+        self.start = utc_now() - timedelta(days=days)
+        self.numbers: dict[uuid.UUID, int] = {}
 
-    def _set_up(self) -> None:
-        people = [Account(name=name, role="annotator") for name in ("daily", "weekly")]
+    def open(self, people: list[Account], **policy: Any) -> None:
+        """Add people, a release, and a policy by which triage selects ``SELECTED`` of the cases."""
         self.release = ReleaseRow(name="simulated", card_sha256="0" * 64, card={}, gate="not_judged")
         threshold = float(np.quantile(self.lab.prediction.disagreement_probs, 1 - SELECTED))
-        self.policy = PolicyRow(
-            version=1,
-            rule="disagreement",
-            threshold=threshold,
-            audit_rate=AUDIT_RATE,
-            target_error=0.01,
-            max_labels=2,
-            reveal="after_case_closed",
-            lease_seconds=600,
-            due_days=DUE_DAYS,
-            reason="simulated",
-        )
+        usual = {"target_error": 0.01, "max_labels": 2, "lease_seconds": 600, "reason": "simulated"}
+        self.policy = PolicyRow(version=1, rule="disagreement", threshold=threshold, **usual, **policy)
         self.session.add_all([*people, self.release, self.policy])
         self.session.flush()
         # by the seed, since each reader's own order follows from their identifier
@@ -152,25 +139,9 @@ class QueueLaboratory:
         self.session.add_all(self.readers)
         self.session.flush()
 
-    def run(self) -> Week:
-        """Everything up to the last evening."""
-        for day in range(DAYS):
-            for i in np.flatnonzero(self.lab.day == day).tolist():
-                self._store(i, day)
-            self.session.flush()
-            self._read(self.readers[0])
-            if day % VISIT == VISIT - 1:
-                self._read(self.readers[1])
-        self.session.flush()
-        self.session.expire_all()
-        columns = load_dataset(self.session, self.release.id, [str(k) for k in range(CLASSES)])
-        order = np.argsort([self._number[case_id] for case_id in columns.ids()])
-        at = (self.start + timedelta(days=DAYS)).timestamp()
-        return Week(self.lab, columns.take(order), at, self.retracted)
-
-    def _store(self, i: int, day: int) -> None:
-        prediction, arrived = self.lab.prediction, self.start + timedelta(days=day)
-        digest = f"{i:064x}"
+    def store(self, i: int, arrived: datetime, draws: DerivedKey) -> None:
+        """Store a case and plan its reads."""
+        prediction, digest = self.lab.prediction, f"{i:064x}"
         case = Case(
             id=uuid.UUID(bytes=self.rng.bytes(16)),
             created_at=arrived,
@@ -194,44 +165,33 @@ class QueueLaboratory:
             disagreement_prob=float(prediction.disagreement_probs[i]),
             out_of_distribution=False,
         )
-        planned = plan_case(
-            self.session, case, row, ActivePolicy(self.policy, rule_of(self.policy, self.policy.threshold)), self.key
-        )
+        in_force = ActivePolicy(self.policy, rule_of(self.policy, self.policy.threshold))
+        planned = plan_case(self.session, case, row, in_force, draws)
         for planned_row in planned.rows:
             if isinstance(planned_row, ReadRequest):
-                planned_row.due_at = arrived + timedelta(days=DUE_DAYS)
+                planned_row.due_at = arrived + timedelta(days=self.policy.due_days)
                 planned_row.due_on = planned_row.due_at.date().isoformat()
         self.session.add(case)
         self.session.flush()
         self.session.add(row)
         planned.store(self.session)
-        self._number[case.id] = i
+        self.numbers[case.id] = i
 
-    def _read(self, reader: Annotator) -> None:
-        """Everything that the queue gives this reader, until it gives nothing more."""
-        while (taken := next_request(self.session, self.key, reader.id)) is not None:
-            assert isinstance(taken.request, ReadRequest)
-            leased = lease_request(self.session, taken.request, reader.id, 1800)
-            read = self.session.get_one(Read, leased.id)
-            request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
-            request.lease_expires_at = None
-            if self.rng.random() < self.habits.declines:
-                read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"
-            else:
-                self._answer(request, read, reader)
-            self.session.flush()
+    def lease(
+        self, order: DerivedKey, reader: Annotator, at: datetime | None = None
+    ) -> tuple[ReadRequest, Read] | None:
+        """Lease the next read that the queue gives this reader."""
+        taken = next_request(self.session, order, reader.id, at)
+        if taken is None:
+            return None
+        assert isinstance(taken.request, ReadRequest)
+        leased = lease_request(self.session, taken.request, reader.id, 1800)
+        request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
+        request.lease_expires_at = None
+        return request, self.session.get_one(Read, leased.id)
 
-    def _answer(self, request: ReadRequest, read: Read, reader: Annotator) -> None:
-        i = self._number[request.case_id]
-        label = self._label(request, reader, str(self.lab.labels[i, request.ordinal - 1]))
-        read.state, request.state, request.label_id = "committed", "answered", label.id
-        first, second = self.lab.labels[i]
-        if request.ordinal == 2 and first != second and self.rng.random() < self.habits.retractions:
-            self.retracted[i] = True
-            taken_back = {"kind": "retraction", "supersedes_id": label.id, "position": 1, "post_reveal": True}
-            self._label(request, reader, None, **taken_back)
-
-    def _label(self, request: ReadRequest, reader: Annotator, code: str | None, **chain: object) -> Label:
+    def label(self, request: ReadRequest, reader: Annotator, code: str | None, **chain: object) -> Label:
+        """Store a label of the case of a request."""
         columns = {"kind": "label", "position": 0, "post_reveal": False} | chain
         label = Label(
             case_id=request.case_id,
@@ -245,6 +205,63 @@ class QueueLaboratory:
         self.session.add(label)
         self.session.flush()
         return label
+
+    def load(self) -> EvaluationDataset:
+        """What the service knows."""
+        self.session.flush()
+        self.session.expire_all()
+        return load_dataset(self.session, self.release.id, [str(k) for k in range(CLASSES)])
+
+
+class QueueLaboratory(SimulatedQueue):
+    """A daily and a weekly reader.
+
+    Args:
+        seed: of everything.
+        n: cases.
+        habits: of the readers.
+    """
+
+    def __init__(self, seed: int, n: int, habits: Habits) -> None:
+        super().__init__(_with_bursts(open_laboratory(seed, n), seed), np.random.default_rng([seed, 1]), DAYS)
+        self.habits, self.key = habits, DerivedKey(self.rng.bytes(32), b"order")
+        self.retracted = np.zeros(n, dtype=bool)
+        people = [Account(name=name, role="annotator") for name in ("daily", "weekly")]
+        self.open(people, audit_rate=AUDIT_RATE, reveal="after_case_closed", due_days=DUE_DAYS)
+
+    def run(self) -> Week:
+        """Everything up to the last evening."""
+        for day in range(DAYS):
+            for i in np.flatnonzero(self.lab.day == day).tolist():
+                self.store(i, self.start + timedelta(days=day), self.key)
+            self.session.flush()
+            self._read(self.readers[0])
+            if day % VISIT == VISIT - 1:
+                self._read(self.readers[1])
+        columns = self.load()
+        order = np.argsort([self.numbers[case_id] for case_id in columns.ids()])
+        at = (self.start + timedelta(days=DAYS)).timestamp()
+        return Week(self.lab, columns.take(order), at, self.retracted)
+
+    def _read(self, reader: Annotator) -> None:
+        """Everything that the queue gives this reader, until it gives nothing more."""
+        while (leased := self.lease(self.key, reader)) is not None:
+            request, read = leased
+            if self.rng.random() < self.habits.declines:
+                read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"
+            else:
+                self._answer(request, read, reader)
+            self.session.flush()
+
+    def _answer(self, request: ReadRequest, read: Read, reader: Annotator) -> None:
+        i = self.numbers[request.case_id]
+        label = self.label(request, reader, str(self.lab.labels[i, request.ordinal - 1]))
+        read.state, request.state, request.label_id = "committed", "answered", label.id
+        first, second = self.lab.labels[i]
+        if request.ordinal == 2 and first != second and self.rng.random() < self.habits.retractions:
+            self.retracted[i] = True
+            taken_back = {"kind": "retraction", "supersedes_id": label.id, "position": 1, "post_reveal": True}
+            self.label(request, reader, None, **taken_back)
 
 
 def _with_bursts(lab: Laboratory, seed: int) -> Laboratory:
@@ -270,12 +287,13 @@ def biases(weeks: list[Week]) -> dict[str, dict[str, Bias]]:
         "now": [week.estimated() for week in weeks],
     }
     return {
-        rule: {name: _bias([row[name] for row in rows], [row[name] for row in complete]) for name in QUANTITIES}
+        rule: {name: relative_bias([row[name] for row in rows], [row[name] for row in complete]) for name in QUANTITIES}
         for rule, rows in by_rule.items()
     }
 
 
-def _bias(values: list[float], truths: list[float]) -> Bias:
+def relative_bias(values: list[float], truths: list[float]) -> Bias:
+    """Mean difference of estimates from their truths over the mean truth."""
     differences = np.array(values) - np.array(truths)
     scale = float(np.mean(truths))
     return Bias(float(differences.mean()) / scale, float(differences.std(ddof=1) / np.sqrt(len(values))) / scale)

@@ -364,10 +364,7 @@ def _more() -> dict[str, Any]:
             "distance_sq_sd": 0.5,
             "n_distance": 60,
         },
-        "shifts": [
-            shift | measured,
-            shift | dict.fromkeys(measured) | {"kind": "noise", "strength": "standard"},
-        ],
+        "shifts": [shift | measured, shift | dict.fromkeys(measured) | {"kind": "noise", "strength": "standard"}],
         "recall": recall,
         "baseline": {
             "name": "colours and shapes",

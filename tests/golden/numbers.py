@@ -9,40 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ml import metrics
 from ml.agreement import cohen_kappa, excess_disagreement_test, fleiss_kappa, krippendorff_alpha, measure_agreement
 from ml.calibration import Calibration
 from ml.distributions import class_intervals, expected_gain, further_labels_expected, majority_prob, moment_matched
-from ml.metrics import (
-    Accumulator,
-    Evaluation,
-    calibration_loss,
-    class_skill,
-    disagreement_calibration_loss,
-    disagreement_kernel,
-    disagreement_loss,
-    disagreement_skill,
-    dispersion_loss,
-    epistemic_loss,
-    epistemic_ranked_probability_score,
-    evaluate,
-    exact_metrics,
-    exact_posterior_epistemic_loss,
-    expected_squared_loss,
-    expected_statistic,
-    net_benefit,
-    net_benefit_difference,
-    paired_change,
-    paired_changes,
-    posterior_epistemic_loss,
-    posterior_gain,
-    ranked_probability_score,
-    ranked_probability_skill,
-    statistic_calibration_loss,
-    statistic_loss,
-    triage_recall,
-    uncertainty_scores,
-    weighted_kappa,
-)
 from ml.metrics.ordinal import ranked_probability_change
 from ml.release.card import CARD_METRICS
 from ml.tables import EvaluationOptions
@@ -73,7 +43,7 @@ def _numbers_of(world: World) -> dict[str, Any]:
         "change": changed(world),
         "losses": losses(world),
         "posterior": posterior(world),
-        "known truth": plain(exact_metrics(world.truth, world.probs, world.distribution.disagreement_probs)),
+        "known truth": plain(metrics.exact_metrics(world.truth, world.probs, world.distribution.disagreement_probs)),
         "triage": triage(world),
         "agreement": agreeing,
         "card": card(world),
@@ -81,7 +51,7 @@ def _numbers_of(world: World) -> dict[str, Any]:
     }
 
 
-def evaluation(found: Evaluation) -> dict[str, Any]:
+def evaluation(found: metrics.Evaluation) -> dict[str, Any]:
     """An evaluation: all but the wording of its warnings, and the edges of the bins."""
 
     def rows(bins: Any) -> list[Any]:
@@ -108,7 +78,7 @@ def _options(world: World) -> dict[str, Any]:
 def evaluated(world: World) -> dict[str, Any]:
     """The evaluation of arrays, with all that is known of who gave which label."""
     return evaluation(
-        evaluate(
+        metrics.evaluate(
             world.counts,
             world.probs,
             world.dpe,
@@ -150,24 +120,24 @@ def streamed(world: World) -> Any:
         predictions = write_csv(world.predictions_table(complete=True), Path(name) / "predictions.csv")
         options = EvaluationOptions(world.n_bins, world.debias, **world.columns)
         document: Mapping[str, Any] = evaluate_stream(labels, predictions, options, batch_rows=17)
-    metrics = {
+    estimates = {
         metric: {name: value for name, value in estimate.items() if value is not None and not is_usual(name, value)}
         for metric, estimate in document["metrics"].items()
     }
     sizes = [document[name] for name in ("n_cases", "n_labels", "n_classes", "n_bins", "debias")]
-    return {"sizes": sizes, "metrics": plain(metrics), "n warnings": len(document["warnings"])}
+    return {"sizes": sizes, "metrics": plain(estimates), "n warnings": len(document["warnings"])}
 
 
 def accumulated(world: World) -> dict[str, Any]:
     """Values and sums of two accumulators that are merged, one of them read back from its document."""
     parts = []
     for start, stop in ((0, world.n_cases // 3), (world.n_cases // 3, world.n_cases)):
-        part = Accumulator(world.n_classes, world.n_bins)
+        part = metrics.Accumulator(world.n_classes, world.n_bins)
         for rows in (slice(start, (start + stop) // 2), slice((start + stop) // 2, stop)):
             columns = (world.dpe, world.weights[0], world.patients)
             part.update(world.counts[rows], world.probs[rows], *(None if c is None else c[rows] for c in columns))
         parts.append(part)
-    whole = Accumulator.from_dict(parts[0].to_dict()).merge(parts[1])
+    whole = metrics.Accumulator.from_dict(parts[0].to_dict()).merge(parts[1])
     document = whole.to_dict()
     tables = document["tables"]
     if not world.all_sums:
@@ -194,14 +164,12 @@ def changed(world: World) -> dict[str, Any]:
     chosen = {"first_label_counts": world.first_counts, **_options(world)}
     readings = world.readings if world.n_readers else None
     weights = {"sample_weight": world.weights[0], "cluster": world.patients}
-    changes = paired_changes(*pair, readings=readings, n_bins=world.n_bins, **chosen)
+    changes = metrics.paired_changes(*pair, readings=readings, n_bins=world.n_bins, **chosen)
     return {
-        "proper scores": attempt(lambda: paired_change(*pair, **chosen)),
+        "proper scores": attempt(lambda: metrics.paired_change(*pair, **chosen)),
         "all": plain(changes),
         "p of fall": {name: change.p_of_fall for name, change in changes.items()},
-        "RPS": attempt(
-            lambda: ranked_probability_change(world.counts, world.probs, world.rival[0], **weights),
-        ),
+        "RPS": attempt(lambda: ranked_probability_change(world.counts, world.probs, world.rival[0], **weights)),
     }
 
 
@@ -211,24 +179,24 @@ def losses(world: World) -> dict[str, Any]:
     weights = {"sample_weight": world.weights[0], "cluster": world.patients}
     bins = weights | {"n_bins": world.n_bins, "debias": world.debias}
     quantiles = bins | {"strategy": "quantile", "n_bins": 4}
-    kernel = (world.counts, dpe, disagreement_kernel, 2)
+    kernel = (world.counts, dpe, metrics.disagreement_kernel, 2)
     found: dict[str, Callable[[], Any]] = {
-        "L": lambda: expected_squared_loss(*by_class, **weights),
-        "EL": lambda: epistemic_loss(*by_class, **weights),
-        "CL": lambda: calibration_loss(*by_class, **bins),
-        "CL by quantiles": lambda: calibration_loss(*by_class, **quantiles),
-        "DL": lambda: dispersion_loss(*by_class, **bins),
-        "L_D": lambda: disagreement_loss(world.counts, dpe, **weights),
-        "CL_D": lambda: disagreement_calibration_loss(world.counts, dpe, **bins),
-        "skill": lambda: class_skill(*by_class, **weights),
-        "skill_D": lambda: disagreement_skill(world.counts, dpe, **weights),
-        "RPS": lambda: ranked_probability_score(*by_class, **weights),
-        "ERPS": lambda: epistemic_ranked_probability_score(*by_class, **weights),
-        "RPS skill": lambda: ranked_probability_skill(*by_class, **weights),
-        "weighted kappa": lambda: weighted_kappa(*by_class, **weights),
-        "statistic": lambda: statistic_loss(*kernel, **weights),
-        "statistic CL": lambda: statistic_calibration_loss(*kernel, **bins),
-        "expected statistic": lambda: expected_statistic(world.distribution, disagreement_kernel, 3),
+        "L": lambda: metrics.expected_squared_loss(*by_class, **weights),
+        "EL": lambda: metrics.epistemic_loss(*by_class, **weights),
+        "CL": lambda: metrics.calibration_loss(*by_class, **bins),
+        "CL by quantiles": lambda: metrics.calibration_loss(*by_class, **quantiles),
+        "DL": lambda: metrics.dispersion_loss(*by_class, **bins),
+        "L_D": lambda: metrics.disagreement_loss(world.counts, dpe, **weights),
+        "CL_D": lambda: metrics.disagreement_calibration_loss(world.counts, dpe, **bins),
+        "skill": lambda: metrics.class_skill(*by_class, **weights),
+        "skill_D": lambda: metrics.disagreement_skill(world.counts, dpe, **weights),
+        "RPS": lambda: metrics.ranked_probability_score(*by_class, **weights),
+        "ERPS": lambda: metrics.epistemic_ranked_probability_score(*by_class, **weights),
+        "RPS skill": lambda: metrics.ranked_probability_skill(*by_class, **weights),
+        "weighted kappa": lambda: metrics.weighted_kappa(*by_class, **weights),
+        "statistic": lambda: metrics.statistic_loss(*kernel, **weights),
+        "statistic CL": lambda: metrics.statistic_calibration_loss(*kernel, **bins),
+        "expected statistic": lambda: metrics.expected_statistic(world.distribution, metrics.disagreement_kernel, 3),
     }
     return {name: attempt(function) for name, function in found.items()}
 
@@ -244,23 +212,23 @@ def posterior(world: World) -> dict[str, Any]:
         "log likelihood": array(prior.log_likelihood(world.counts)),
         "expected gain": [array(expected_gain(part)) for part in (prior, after)],
         "further labels": attempt(lambda: np.minimum(further_labels_expected(prior, 0.02), 1e6)),
-        "gain": attempt(lambda: posterior_gain(world.counts, prior, **weights)),
-        "EL after": attempt(lambda: posterior_epistemic_loss(world.counts, prior, **weights)),
-        "exact EL after": attempt(lambda: exact_posterior_epistemic_loss(world.counts, world.truth, prior)),
+        "gain": attempt(lambda: metrics.posterior_gain(world.counts, prior, **weights)),
+        "EL after": attempt(lambda: metrics.posterior_epistemic_loss(world.counts, prior, **weights)),
+        "exact EL after": attempt(lambda: metrics.exact_posterior_epistemic_loss(world.counts, world.truth, prior)),
     }
 
 
 def triage(world: World) -> dict[str, Any]:
     """What a second read of the most uncertain cases finds."""
-    scores = {"DPE": world.distribution.disagreement_probs, **uncertainty_scores(world.probs)}
+    scores = {"DPE": world.distribution.disagreement_probs, **metrics.uncertainty_scores(world.probs)}
     weights = {"sample_weight": world.weights[1], "cluster": world.patients}
     pair = (scores["DPE"], world.rival[1])
     found: dict[str, Any] = {
-        name: attempt(lambda score=score: triage_recall(world.counts, score, [0.1, 0.3, 0.7], **weights))
+        name: attempt(lambda score=score: metrics.triage_recall(world.counts, score, [0.1, 0.3, 0.7], **weights))
         for name, score in scores.items()
     }
-    found["net benefit"] = attempt(lambda: net_benefit(world.counts, pair[0], 0.3, 0.25, **weights))
-    found["difference"] = attempt(lambda: net_benefit_difference(world.counts, *pair, 0.3, 0.25, **weights))
+    found["net benefit"] = attempt(lambda: metrics.net_benefit(world.counts, pair[0], 0.3, 0.25, **weights))
+    found["difference"] = attempt(lambda: metrics.net_benefit_difference(world.counts, *pair, 0.3, 0.25, **weights))
     return found
 
 
@@ -320,10 +288,10 @@ def card(world: World) -> dict[str, Any]:
     for name, calibration in calibrations(world).items():
         distribution = calibration.apply(world.logits, world.features)
         judged = (world.counts, distribution.class_probs, distribution.disagreement_probs)
-        metrics = evaluate(*judged, cluster=world.patients).metrics
+        judgement = metrics.evaluate(*judged, cluster=world.patients).metrics
         found[name] = {
             "metrics": {
-                metric: {name: getattr(metrics[metric], name) for name in ("value", "low", "high", "n")}
+                metric: {name: getattr(judgement[metric], name) for name in ("value", "low", "high", "n")}
                 for metric in CARD_METRICS
             },
             "class probs": array(distribution.class_probs),

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import secondread
+from tests.support.tables import labels_table, wide_table
 
 RNG = np.random.default_rng(5)
 TRUE = RNG.normal(size=(120, 3))
@@ -18,17 +19,8 @@ COUNTS = np.stack([RNG.multinomial(row % 4, probs) for row, probs in enumerate(P
 LOGITS, FEATURES = 2 * TRUE, RNG.normal(size=(120, 2))
 PATIENTS = [f"p{row // 2}" for row in range(120)]
 CLASSES = ["blast", "mono", "neutro"]
-TABLE = pd.DataFrame(LOGITS, columns=[f"logit:{name}" for name in CLASSES]).assign(
-    case_id=[f"c{n}" for n in range(120)]
-)
-LABELS = pd.DataFrame(
-    [
-        (f"c{row}", f"r{reader}", CLASSES[label], PATIENTS[row])
-        for row, counts in enumerate(COUNTS)
-        for reader, label in enumerate(np.repeat(range(3), counts))
-    ],
-    columns=["case_id", "annotator", "label", "patient"],
-)
+TABLE = pd.DataFrame(wide_table(LOGITS, CLASSES, "logit:"))
+LABELS = pd.DataFrame(labels_table(COUNTS, CLASSES, patient=PATIENTS))
 
 
 def test_it_fits_what_calibrate_fits() -> None:
@@ -53,8 +45,7 @@ def test_a_table_of_labels_gives_what_its_counts_give(shape: str, tmp_path: Path
     if shape == "polars":
         logits, labels = pl.DataFrame(TABLE), pl.DataFrame(LABELS)
     elif shape == "wide":
-        labels = pd.DataFrame(COUNTS, columns=[f"count:{name}" for name in CLASSES])
-        labels = labels.assign(case_id=TABLE["case_id"], patient=patients)
+        labels = pd.DataFrame(wide_table(COUNTS, CLASSES, "count:")).assign(patient=patients)
     elif shape == "files":
         TABLE.to_csv(tmp_path / "logits.csv", index=False)
         LABELS.to_parquet(tmp_path / "labels.parquet", index=False)
@@ -87,58 +78,41 @@ def test_parameters_are_read_and_set_as_in_scikit_learn() -> None:
 
 FITTED = secondread.Calibrator(refined=False).fit(LOGITS, COUNTS, features=FEATURES)
 NAMED = secondread.Calibrator(alpha=False).fit(TABLE, LABELS)
-WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "half precision": (
-        lambda: secondread.Calibrator().fit(PROBS.astype("float16"), COUNTS),
-        "logits are probabilities",
-    ),
-    "groups": (
-        lambda: secondread.Calibrator().fit(LOGITS, COUNTS, groups=PATIENTS[1:]),
-        r"groups must have shape \(120,\)",
-    ),
-    "column": (
-        lambda: secondread.Calibrator().fit(LOGITS, COUNTS, groups="patient"),
-        "groups names a column of LABELS",
-    ),
-    "features": (
-        lambda: secondread.Calibrator().fit(LOGITS, COUNTS, features=FEATURES[1:]),
-        r"features must have shape \(120, D\)",
-    ),
-    "method": (lambda: secondread.Calibrator("isotonic").fit(LOGITS, COUNTS), "unknown method 'isotonic'"),  # type: ignore[arg-type]
-    "no cases": (lambda: secondread.Calibrator().fit(LOGITS, LABELS), "logits have no column 'case_id'"),
-    "no labels": (lambda: secondread.Calibrator().fit(TABLE, COUNTS), "annotations have no column 'case_id'"),
-    "no patient": (
-        lambda: secondread.Calibrator().fit(TABLE, LABELS, groups="ward"),
-        "LABELS: column 'ward' is missing",
-    ),
-    "stray": (
-        lambda: secondread.Calibrator().fit(TABLE.iloc[:99], LABELS),
-        "LABELS: case 'c99' has a label but no logits",
-    ),
-    "twice": (
-        lambda: secondread.Calibrator().fit(pd.concat([TABLE, TABLE]), LABELS),
-        "LOGITS: row 120, column case_id: duplicated case 'c0'",
-    ),
-    "not fitted": (lambda: secondread.Calibrator().predict(LOGITS), "this Calibrator is not fitted yet"),
-    "no features": (lambda: FITTED.predict(LOGITS), "features must be given"),
-    "more features": (
-        lambda: FITTED.predict(LOGITS, features=np.ones((120, 3))),
-        "there are 3 features, and the calibrator was fitted on 2",
-    ),
-    "more classes": (
-        lambda: FITTED.predict(np.ones((2, 4)), features=np.ones((2, 2))),
+OTHER = TABLE.rename(columns={"logit:mono": "logit:lymph"})
+
+
+def fit(*tables: Any, **options: Any) -> Callable[[], object]:
+    return lambda: secondread.Calibrator().fit(*tables, **options)
+
+
+def predict(fitted: secondread.Calibrator, *tables: Any, **options: Any) -> Callable[[], object]:
+    return lambda: fitted.predict(*tables, **options)
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (fit(PROBS.astype("float16"), COUNTS), "logits are probabilities"),
+    (fit(LOGITS, COUNTS, groups=PATIENTS[1:]), r"groups must have shape \(120,\)"),
+    (fit(LOGITS, COUNTS, groups="patient"), "groups names a column of LABELS"),
+    (fit(LOGITS, COUNTS, features=FEATURES[1:]), r"features must have shape \(120, D\)"),
+    (lambda: secondread.Calibrator("isotonic").fit(LOGITS, COUNTS), "unknown method"),  # type: ignore[arg-type]
+    (fit(LOGITS, LABELS), "logits have no column 'case_id'"),
+    (fit(TABLE, COUNTS), "annotations have no column 'case_id'"),
+    (fit(TABLE, LABELS, groups="ward"), "LABELS: column 'ward' is missing"),
+    (fit(TABLE.iloc[:99], LABELS), "LABELS: case 'c99' has a label but no logits"),
+    (fit(pd.concat([TABLE, TABLE]), LABELS), "LOGITS: row 120, column case_id: duplicated case 'c0'"),
+    (lambda: secondread.Calibrator().predict(LOGITS), "this Calibrator is not fitted yet"),
+    (predict(FITTED, LOGITS), "features must be given"),
+    (predict(FITTED, LOGITS, features=np.ones((120, 3))), "there are 3 features, and the calibrator was fitted on 2"),
+    (
+        predict(FITTED, np.ones((2, 4)), features=np.ones((2, 2))),
         "there are 4 classes, and the calibrator was fitted on 3",
     ),
-    "names in fit": (lambda: NAMED.predict(LOGITS), r"classes had names in fit \(blast, mono, neutro\)"),
-    "other names": (
-        lambda: NAMED.predict(TABLE.rename(columns={"logit:mono": "logit:lymph"})),
-        "the classes of logits are blast, lymph, neutro, and those of the fit blast, mono, neutro",
-    ),
-}
+    (predict(NAMED, LOGITS), r"classes had names in fit \(blast, mono, neutro\)"),
+    (predict(NAMED, OTHER), "the classes of logits are blast, lymph, neutro, and those of the fit blast, mono, neutro"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_used_is_named(name: str) -> None:
-    call, message = WRONG[name]
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_what_cannot_be_used_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

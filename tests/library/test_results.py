@@ -12,7 +12,8 @@ import pytest
 import secondread
 from secondread.calibration import Calibration, ConcentrationHead, Scaling
 from secondread.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
-from secondread.metrics import Estimate, Evaluation
+from secondread.metrics import Evaluation
+from tests.support.tables import wide_table
 
 COUNTS = np.random.default_rng(1).multinomial(3, [0.5, 0.3, 0.2], size=200)
 PROBS = np.random.default_rng(2).dirichlet([3, 2, 1], size=200)
@@ -48,13 +49,6 @@ def test_a_notebook_shows_names_as_text(evaluation: Evaluation) -> None:
     assert page.count("<tr>") == 1 + len(evaluation.metrics)
     assert "&lt;script&gt;" in page
     assert "<script>" not in page
-
-
-def test_an_estimate_is_a_number() -> None:
-    estimate = secondread.expected_squared_loss(COUNTS, PROBS)
-    assert isinstance(estimate, Estimate)
-    assert float(estimate) == estimate.value
-    assert round(float(estimate), 6) == pytest.approx(np.round(estimate.value, 6))
 
 
 def distributions() -> list[object]:
@@ -126,9 +120,9 @@ def drawn(chart: Any) -> list[dict[str, Any]]:
 
 
 def test_a_triage_curve_shows_the_recall_of_each_score() -> None:
-    cases = [f"c{case}" for case in range(80)]
-    labels = pd.DataFrame(READ, columns=[f"count:{name}" for name in CLASSES]).assign(case_id=cases)
-    predictions = pd.DataFrame(CHARTED, columns=[f"prob:{name}" for name in CLASSES]).assign(case_id=cases)
+    labels, predictions = (
+        pd.DataFrame(wide_table(values, CLASSES, prefix)) for values, prefix in ((READ, "count:"), (CHARTED, "prob:"))
+    )
     rows = drawn(secondread.plot_triage(labels, predictions.sample(frac=1.0, random_state=2)))
     for row, same in zip(rows, drawn(secondread.plot_triage(READ, CHARTED)), strict=True):
         assert row == pytest.approx(same)

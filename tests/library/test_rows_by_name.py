@@ -35,29 +35,24 @@ SHUFFLED = np.roll(np.arange(N), 7)
 
 #: Arguments with a row per case.
 BY_ROW: dict[str, Any] = {
-    "annotations": Y,
+    **dict.fromkeys(("annotations", "counts", "label_counts", "labels"), Y),
+    **dict.fromkeys(("class_probs", "predictions"), F),
+    **dict.fromkeys(("answered", "disagreement_probs", "observed", "predicted", "scores"), DPE),
+    **dict.fromkeys(("other_scores", "thresholds"), OTHER_DPE),
+    **dict.fromkeys(("cluster", "groups", "patients"), PATIENTS),
+    **dict.fromkeys(("first", "label"), Y.argmax(axis=1)),
+    **dict.fromkeys(("answers", "second"), OTHER_F.argmax(axis=1)),
     "after": (OTHER_F, OTHER_DPE),
     "annotator": np.arange(N) % 2,
-    "answered": DPE,
-    "answers": OTHER_F.argmax(axis=1),
     "asked": np.arange(N) % 4 != 0,
     "before": (F, DPE),
     "case": np.arange(N) // 2,
-    "class_probs": F,
-    "cluster": PATIENTS,
-    "counts": Y,
     "cv": np.arange(N) % 5 == 0,
     "day": np.arange(N) // 5,
-    "disagreement_probs": DPE,
     "epistemic": A**2,
     "excess": DPE - 0.3,
     "features": FEATURES,
-    "first": Y.argmax(axis=1),
     "fit": np.arange(N) % 5 != 0,
-    "groups": PATIENTS,
-    "label_counts": Y,
-    "label": Y.argmax(axis=1),
-    "labels": Y,
     "log_class_probs": np.log(F),
     "log_concentration": A,
     "log_weights": [A / 3, A / 4],
@@ -65,34 +60,17 @@ BY_ROW: dict[str, Any] = {
     "masses": RNG.uniform(1, 2, N),
     "member_class_probs": [F, OTHER_F],
     "member_log_concentration": [A, A / 2],
-    "observed": DPE,
-    "other_scores": OTHER_DPE,
-    "patients": PATIENTS,
-    "predicted": DPE,
-    "predictions": F,
     "probabilities": RNG.uniform(0.5, 1, N),
     "probs": (F, OTHER_F),
     "sample_weight": RNG.uniform(1, 2, N),
-    "scores": DPE,
-    "second": OTHER_F.argmax(axis=1),
     "sets": F > 0.3,
-    "thresholds": OTHER_DPE,
     "true_probs": TRUTH,
     "weights": RNG.uniform(1, 2, N),
     "week": np.arange(N) // 20,
 }
 #: Arguments with a column per class as well.
-BY_CLASS = {
-    "annotations",
-    "class_probs",
-    "label_counts",
-    "labels",
-    "predictions",
-    "logits",
-    "log_class_probs",
-    "true_probs",
-    "sets",
-}
+BY_CLASS = {"annotations", "class_probs", "label_counts", "labels", "predictions"}
+BY_CLASS |= {"logits", "log_class_probs", "true_probs", "sets"}
 #: A label of each of two annotators of every case.
 LONG = secondread.annotators.Annotations(
     np.repeat(np.arange(N), 2), np.tile([0, 1], N), (F.cumsum(axis=1) > 0.5).argmax(axis=1).repeat(2), N, 2, K
@@ -258,14 +236,9 @@ CALLS = {
 
 def test_the_law_is_about_what_it_should_be_about() -> None:
     wanted = {"metrics.triage_recall", "metrics.posterior_gain", "agreement.krippendorff_alpha", "tables.evaluate"}
-    assert wanted | {"distributions.PointCpe.posterior", "metrics.Accumulator.update"} | {
-        "annotators.choose_readers",
-        "calibration.Calibrator.fit",
-        "calibration.Calibrator.predict",
-        "annotators.drift_paths",
-        "conformal.calibrate",
-        "conformal.judge_sets",
-    } <= set(CALLS)
+    wanted |= {"distributions.PointCpe.posterior", "metrics.Accumulator.update", "annotators.choose_readers"}
+    wanted |= {"calibration.Calibrator.fit", "calibration.Calibrator.predict", "annotators.drift_paths"}
+    assert wanted | {"conformal.calibrate", "conformal.judge_sets"} <= set(CALLS)
     assert len(CALLS) > 40
     assert set(EXEMPT) <= {name for name, _ in _public()}, "an exemption of a name that is gone"
 

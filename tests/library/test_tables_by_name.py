@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import secondread
+from tests.support.tables import labels_table
 
 CLASSES = ["blue", "green", "red"]
 RNG = np.random.default_rng(3)
@@ -58,39 +59,25 @@ def test_histograms_and_probabilities_meet_by_class(kind: str, order: tuple[int,
         assert loss(y, f).value == pytest.approx(loss(Y, F).value, abs=1e-12), name
 
 
-def long_labels() -> dict[str, list[str]]:
-    rows: dict[str, list[str]] = {"case_id": [], "annotator": [], "label": [], "patient": []}
-    for case, counts in enumerate(Y):
-        for reader, label in enumerate(np.repeat(CLASSES, counts)):
-            values = (f"c{case}", f"r{reader}", str(label), f"p{case // 3}")
-            for name, value in zip(rows, values, strict=True):
-                rows[name].append(value)
-    return rows
-
-
-def expected_of_tables() -> Any:
-    cluster = np.arange(40) // 3
-    # a case without a label is a cluster of its own, and is used by no metric
-    return secondread.evaluate(Y, F, cluster=cluster, classes=CLASSES)
+PATIENTS = [f"p{case // 3}" for case in range(40)]
+LONG = labels_table(Y, CLASSES, patient=PATIENTS)
 
 
 @pytest.mark.parametrize(("kind", "order"), ORDERED)
 def test_tables_with_cases_meet_by_case_and_class(kind: str, order: tuple[int, ...]) -> None:
     make, shuffled = KINDS[kind], np.random.default_rng(0).permutation(40)
-    cases = [f"c{case}" for case in shuffled]
-    predictions = make({**columns(F[shuffled], "prob:", order), "case_id": cases})
-    long = long_labels()
-    labels = make({name: long[name] for name in reversed(long)})
-    same(secondread.evaluate(labels, predictions, cluster="patient"), expected_of_tables())
-    patient = [f"p{case // 3}" for case in range(40)]
-    wide = make(
-        {"patient": patient, **columns(Y, "count:", order[::-1]), "case_id": [f"c{case}" for case in range(40)]}
-    )
-    same(secondread.evaluate(wide, predictions, cluster="patient"), expected_of_tables())
+    predictions = make({**columns(F[shuffled], "prob:", order), "case_id": [f"c{case}" for case in shuffled]})
+    # a case without a label is a cluster of its own, and is used by no metric
+    expected = secondread.evaluate(Y, F, cluster=PATIENTS, classes=CLASSES)
+    labels = make({name: LONG[name] for name in reversed(LONG)})
+    same(secondread.evaluate(labels, predictions, cluster="patient"), expected)
+    cases = [f"c{case}" for case in range(40)]
+    wide = make({"patient": PATIENTS, **columns(Y, "count:", order[::-1]), "case_id": cases})
+    same(secondread.evaluate(wide, predictions, cluster="patient"), expected)
 
 
 def test_typed_columns_of_data_frames_are_read() -> None:
-    labels = pd.DataFrame(long_labels()).astype({"label": "category", "annotator": "category"})
+    labels = pd.DataFrame(LONG).astype({"label": "category", "annotator": "category"})
     predictions = pd.DataFrame(columns(F, "prob:"), index=pd.Index([f"c{i}" for i in range(40)], name="case_id"))
     same(secondread.evaluate(labels, predictions.reset_index()), secondread.evaluate(Y, F, classes=CLASSES))
     nullable = pd.DataFrame(columns(Y)).astype("Int64")

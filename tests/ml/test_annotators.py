@@ -254,10 +254,6 @@ def dirichlet(n: int, k: int, rng: np.random.Generator) -> DirichletCpe:
     return DirichletCpe(rng.dirichlet(np.ones(k), size=n), rng.normal(size=n) * 2)
 
 
-def counts_of(long: Annotations) -> IntArray:
-    return long.counts()
-
-
 PRIORS = ("dirichlet", "mixture", "ensemble", "point")
 
 
@@ -286,11 +282,11 @@ def test_annotators_who_say_what_they_think_give_the_posterior_of_counts(kind: s
     n, k = 200, 5
     prior, long = some_prior(kind, n, k, rng), some_labels(n, 4, k, rng)
     identity = np.tile(np.eye(k), (4, 1, 1))
-    named, alike = named_posterior(Opinions.of(prior), long, identity), prior.posterior(counts_of(long))
+    named, alike = named_posterior(Opinions.of(prior), long, identity), prior.posterior(long.counts())
     np.testing.assert_allclose(named.answer_probs(np.eye(k)), alike.class_probs, rtol=0, atol=1e-12)
     differ = named.disagreement_probs(np.eye(k), np.eye(k))
     np.testing.assert_allclose(differ, alike.disagreement_probs, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(named.log_likelihood, prior.log_likelihood(counts_of(long)), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(named.log_likelihood, prior.log_likelihood(long.counts()), rtol=0, atol=1e-10)
 
 
 def _brute_force(f: FloatArray, alpha: float, given: list[tuple[int, int]], confusions: FloatArray) -> list[FloatArray]:
@@ -338,9 +334,8 @@ def test_the_prior_is_the_mean_of_what_labels_will_say() -> None:
     np.testing.assert_allclose(np.exp([found.log_likelihood[0] for found in after]), chance, atol=1e-14)
     population = some_confusions(1, k, rng)[0]
     now = before.answer_probs(population)[0]
-    fall = sum(
-        p * ((found.answer_probs(population)[0] - now) ** 2).sum() for p, found in zip(chance, after, strict=True)
-    )
+    moved = [((found.answer_probs(population)[0] - now) ** 2).sum() for found in after]
+    fall = sum(p * square for p, square in zip(chance, moved, strict=True))
     assert before.worth(confusions[0], population)[0] == pytest.approx(fall, abs=1e-14)
 
 
@@ -370,17 +365,11 @@ def test_the_heaviest_count_vectors_are_kept_and_the_rest_is_told(keep: int, mon
     assert (kept.dropped > 0).any()
     assert off <= kept.dropped.max()
     monkeypatch.setattr(posterior, "MAX_STATES", 0)
-    monkeypatch.setattr("ml.annotators.posterior.top_k_weights", _all_of_them)
+    monkeypatch.setattr(posterior, "top_k_weights", lambda *given: top_k_weights(*given[:4], 10_000))
     sparse = named_posterior(prior, long, confusions)
     np.testing.assert_allclose(sparse.opinion_products, exact.opinion_products, atol=1e-13)
     np.testing.assert_allclose(sparse.log_likelihood, exact.log_likelihood, atol=1e-12)
     assert not sparse.dropped.any()
-
-
-def _all_of_them(
-    f: FloatArray, a: FloatArray, likelihood: FloatArray, labels: IntArray, _: int
-) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-    return top_k_weights(f, a, likelihood, labels, 10_000)
 
 
 def test_hundreds_of_classes_take_little_memory() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml.audit.evaluate_findings import EDGES, audit_findings, compute_tail_bins
 from ml.audit.page import section_of
 from ml.audit.sentences import MEANING
 from ml.tables.matching import EvaluationOptions
 from ml.tables.reading import write_table
 from ml.util.number_format import interval, probability
 from tests.support.command import run_here
+from tests.support.tables import matrix_table, wide_table
 
 HOSTILE = "<script>document.title='owned'</script>"
 
@@ -150,17 +152,9 @@ def test_every_chart_has_its_table(audited: dict[str, Any]) -> None:
         assert len(tables) == 2 + 3 + 2
 
 
-def _answer(folder: Path, **options: Any) -> Any:
-    from ml.audit.evaluate_findings import audit_findings
-
-    tables = make_tables(folder, findings=False)
-    return audit_findings(tables["labels"], tables["first"], EvaluationOptions(**options))[0]
-
-
 def test_the_ends_are_the_cases_there_counted_one_by_one(tmp_path: Path) -> None:
-    from ml.audit.evaluate_findings import EDGES, compute_tail_bins
-
-    found = _answer(tmp_path)
+    tables = make_tables(tmp_path, findings=False)
+    (found,) = audit_findings(tables["labels"], tables["first"], EvaluationOptions())
     counts, probs = found.cases.counts, found.cases.predictions.class_probs
     labelled = counts.sum(axis=1) > 0
     freqs = counts[labelled] / counts[labelled].sum(axis=1, keepdims=True)
@@ -197,8 +191,6 @@ def test_evaluate_writes_the_same_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_other_questions_have_a_page_too(tmp_path: Path) -> None:
-    from ml.audit.evaluate_findings import audit_findings
-
     tables = make_tables(tmp_path, findings=False)
     section = section_of(audit_findings(tables["labels"], tables["first"], EvaluationOptions(level="ordinal"))[0], 1)
     assert section.agreement.level == "ordinal"
@@ -210,12 +202,10 @@ def test_other_questions_have_a_page_too(tmp_path: Path) -> None:
 def test_a_page_without_labels_and_one_with_many_classes(tmp_path: Path) -> None:
     classes = [f"class {k}" for k in range(40)]
     probs = np.random.default_rng(0).dirichlet(np.ones(40), 80)
-    ids = [f"c{i}" for i in range(80)]
-    write_table({"case_id": ids} | {f"prob:{c}": probs[:, k] for k, c in enumerate(classes)}, tmp_path / "many.csv")
-    header, none = ",".join(f"count:{name}" for name in classes), ",".join(["0"] * 40)
-    (tmp_path / "none.csv").write_text(f"case_id,{header}\nc0,{none}\n")
-    lines = [f"c{i},r{j},{classes[(i + j) % 40]}" for i in range(80) for j in range(2)]
-    (tmp_path / "labels.csv").write_text("case_id,annotator,label\n" + "\n".join(lines) + "\n")
+    write_table(wide_table(probs, classes), tmp_path / "many.csv")
+    write_table(wide_table(np.zeros((1, 40), dtype=int), classes, "count:"), tmp_path / "none.csv")
+    given = (np.arange(80)[:, None] + [0, 1]) % 40
+    write_table(matrix_table(given, classes), tmp_path / "labels.csv")
     for labels, words in (("none.csv", "No cases with the labels"), ("labels.csv", "Of 40 classes the 12")):
         out = tmp_path / f"{labels}.html"
         done = run_here("audit", "--labels", tmp_path / labels, "--predictions", tmp_path / "many.csv", "-o", out)

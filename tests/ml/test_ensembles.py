@@ -97,8 +97,7 @@ def test_calibrating_without_dropout_again_removes_the_head(trained_run: Path, t
     run = RunFolder(tmp_path / "run")
     shutil.copytree(trained_run, run.path)
     report = calibrate_run(run, method="none", alpha=False, mc_dropout=3, seed=1)
-    assert report["mc_dropout"] == {"samples": 3, "seed": 1}
-    assert run.dropout_head.is_file()
+    assert (report["mc_dropout"], run.dropout_head.is_file()) == ({"samples": 3, "seed": 1}, True)
     release = export_run(run, tmp_path / "points")
     assert release.card["disagreement_calibrated"] is False
     image = Image.fromarray(simulate_cell(0, seed=5, size=48).pixels)
@@ -112,10 +111,7 @@ def test_calibrating_without_dropout_again_removes_the_head(trained_run: Path, t
 @pytest.mark.slow
 def test_a_head_that_does_not_belong_is_refused(dropout_release: Path, tmp_path: Path) -> None:
     wrong = DropoutHead.draw([(0.3, np.ones((8, 128), np.float32), np.zeros(8, np.float32))], samples=2)
-    files = {
-        "network.onnx": (dropout_release / "network.onnx").read_bytes(),
-        "head.safetensors": wrong.to_bytes(),
-    }
+    files = {"network.onnx": (dropout_release / "network.onnx").read_bytes(), "head.safetensors": wrong.to_bytes()}
     with pytest.raises(ParityError, match="head"):
         check_head(files, np.random.default_rng(0).normal(size=(2, 3, 48, 48)).astype(np.float32))
     copy = tmp_path / "release"
@@ -230,10 +226,21 @@ def refined(mapped: Any) -> tuple[Calibration, Any, DirichletCpe]:
     return calibration, images, said
 
 
-def agree(results: Any, said: DirichletCpe) -> None:
-    """Class probabilities, log concentration and disagreement probability of a graph are those said."""
-    probs, a, differ = results
-    np.testing.assert_allclose(probs, said.class_probs, atol=1e-5)
+RUNTIMES = pytest.mark.parametrize("in_onnx", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+def assert_served(calibration: Calibration, n_classes: int, images: Any, *, in_onnx: bool, atol: float) -> None:
+    """Compare what a fused graph gives, by torch or by ONNX Runtime, with what the calibration serves."""
+    graph = Fused(Slices(n_classes), calibration, n_classes).eval()
+    if in_onnx:
+        names = ["class_probs", "log_concentration", "disagreement_prob"]
+        session = onnxruntime.InferenceSession(to_onnx(graph, torch.from_numpy(images[:2]), names))
+        probs, a, differ = session.run(names, {"image": images})
+    else:
+        with torch.inference_mode():
+            probs, a, differ = (tensor.numpy() for tensor in graph(torch.from_numpy(images)))
+    said: Any = calibration.apply(images[:, 0, 0, :n_classes], images[:, 0, 0, n_classes:])
+    np.testing.assert_allclose(probs, said.class_probs, atol=atol)
     np.testing.assert_allclose(differ, said.disagreement_probs, atol=1e-5)
     np.testing.assert_allclose(a, said.log_concentration, atol=1e-3)
 
@@ -262,40 +269,22 @@ def flattening(method: Any, mapped: Any) -> Calibration:
     return Calibration(Scaling(method, 0.4), head, refinement=Refinement(None, None, mapped))
 
 
-def says_the_same(results: Any, said: Any) -> None:
-    """As ``agree``, where f follows φ badly: between two leaders 1 − Σf² hardly tells one sharpness from another."""
-    probs, a, differ = results
-    np.testing.assert_allclose(probs, said.class_probs, atol=5e-5)
-    np.testing.assert_allclose(differ, said.disagreement_probs, atol=1e-5)
-    np.testing.assert_allclose(a, said.log_concentration, atol=1e-3)
-
-
+@RUNTIMES
 @pytest.mark.parametrize("mapped", [RAISED, FLOOR], ids=["raised", "floor"])
 @pytest.mark.parametrize(("n_classes", "method"), [(2, "none"), (3, "temperature"), (8, "none")])
-def test_whatever_the_leading_logits_the_graph_says_what_is_served(n_classes: int, mapped: Any, method: Any) -> None:
-    """Also where two lead together, and a step by the slope alone would go past every solution."""
-    images, calibration = unlike(n_classes), flattening(method, mapped)
-    logits, features = images[:, 0, 0, :n_classes], images[:, 0, 0, n_classes:]
-    with torch.inference_mode():
-        results = Fused(Slices(n_classes), calibration, n_classes).eval()(torch.from_numpy(images))
-    says_the_same([tensor.numpy() for tensor in results], calibration.apply(logits, features))
+def test_whatever_the_leading_logits_the_graph_says_what_is_served(
+    n_classes: int, mapped: Any, method: Any, in_onnx: bool
+) -> None:
+    """Also where two lead together, and a step by the slope alone would go past every solution.
+
+    There f follows φ badly: between two leaders 1 − Σf² hardly tells one sharpness from another.
+    """
+    assert_served(flattening(method, mapped), n_classes, unlike(n_classes), in_onnx=in_onnx, atol=5e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("n_classes", "mapped", "method"), [(3, RAISED, "none"), (8, FLOOR, "temperature")])
-def test_onnx_runtime_says_so_too(n_classes: int, mapped: Any, method: Any) -> None:
-    images, calibration = unlike(n_classes, 1000), flattening(method, mapped)
-    names = ["class_probs", "log_concentration", "disagreement_prob"]
-    graph = to_onnx(Fused(Slices(n_classes), calibration, n_classes).eval(), torch.from_numpy(images[:2]), names)
-    said = calibration.apply(images[:, 0, 0, :n_classes], images[:, 0, 0, n_classes:])
-    says_the_same(onnxruntime.InferenceSession(graph).run(names, {"image": images}), said)
-
-
-MAPS = pytest.mark.parametrize("mapped", [BENT, STEPPED], ids=["beta", "piecewise"])
-
-
-@MAPS
-def test_float32_by_another_method_says_what_the_calibration_says(mapped: Any) -> None:
+@RUNTIMES
+@pytest.mark.parametrize("mapped", [BENT, STEPPED], ids=["beta", "piecewise"])
+def test_float32_by_another_method_says_what_the_calibration_says(mapped: Any, in_onnx: bool) -> None:
     """Summaries, temperatures by case, a map put back: concentrations raised and lowered, probabilities flattened."""
     calibration, images, said = refined(mapped)
     bare = replace(calibration, refinement=replace(calibration.refinement, disagreement_map=None))
@@ -304,15 +293,4 @@ def test_float32_by_another_method_says_what_the_calibration_says(mapped: Any) -
     risen = said.log_concentration - before.log_concentration
     flattened = np.abs(said.class_probs - before.class_probs).max(axis=1) > 1e-3
     assert min((risen > 0.1).sum(), (risen < -0.1).sum(), flattened.sum()) > 10
-    with torch.inference_mode():
-        results = Fused(Slices(), calibration, K).eval()(torch.from_numpy(images))
-    agree([tensor.numpy() for tensor in results], said)
-
-
-@pytest.mark.slow
-@MAPS
-def test_the_fused_graph_says_the_same_in_onnx_runtime(mapped: Any) -> None:
-    calibration, images, said = refined(mapped)
-    names = ["class_probs", "log_concentration", "disagreement_prob"]
-    graph = to_onnx(Fused(Slices(), calibration, K).eval(), torch.from_numpy(images[:2]), names)
-    agree(onnxruntime.InferenceSession(graph).run(names, {"image": images}), said)
+    assert_served(calibration, K, images, in_onnx=in_onnx, atol=1e-5)

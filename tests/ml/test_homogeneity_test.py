@@ -25,6 +25,7 @@ from ml.metrics.homogeneity_test import DIFFERENT, ClassMixChange, mix_change_of
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.matching import EvaluationOptions
 from ml.util.arrays import FloatArray, IntArray
+from tests.support.tables import matrix_table, wide_table
 
 Ints = npt.NDArray[np.int64]
 
@@ -133,9 +134,12 @@ def test_renaming_changes_nothing_and_lone_labels_count_for_nothing() -> None:
 
 def table(labels: Ints, patient: Ints) -> dict[str, list[str]]:
     """LABELS, long."""
-    rows = long(labels, patient)
-    columns = {"case_id": "case", "annotator": "annotator", "label": "label", "patient": "cluster"}
-    return {name: [f"{name} {value}" for value in rows[of]] for name, of in columns.items()}
+    return matrix_table(labels, "ab") | {"patient": [f"p{number}" for number in long(labels, patient)["cluster"]]}
+
+
+def halves(n: int) -> dict[str, Any]:
+    """PREDICTIONS that know nothing."""
+    return wide_table(np.full((n, 2), 0.5), "ab")
 
 
 def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_there() -> None:
@@ -151,9 +155,7 @@ def test_an_evaluation_and_the_agreement_warn_where_annotators_differ_and_only_t
     for seed, lean, moved in ((unlucky, 0.2, 0.0), (0, 0.0, 0.3)):
         labels, patient = readings(seed, lean=lean, moved=moved, patients=12)
         given = table(labels, patient)
-        halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
-        predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
-        said = evaluate_tables(given, predictions, cluster="patient").warnings
+        said = evaluate_tables(given, halves(len(labels)), cluster="patient").warnings
         assert any("use the classes differently" in text for text in said) == (moved > 0)
         warnings = measure_agreement(given, cluster="patient").warnings
         assert any("use the classes differently" in text for text in warnings) == (moved > 0)
@@ -166,8 +168,7 @@ def test_one_limit_decides_wherever_annotators_are_called_different() -> None:
         labels, patient = readings(seed, lean=0.0, moved=moved, patients=12, cells=6)
         assert (DIFFERENT < marginal_homogeneity_test(**long(labels, patient)).p_value < 0.05) == (not above)
         given = table(labels, patient)
-        halves = {f"prob:label {k}": np.full(len(labels), 0.5) for k in range(2)}
-        predictions = {"case_id": [f"case_id {i}" for i in range(len(labels))], **halves}
+        predictions = halves(len(labels))
         (answered,) = audit_findings(given, predictions, EvaluationOptions(cluster="patient"))
         agreement = measure_agreement(given, cluster="patient")
         places = {
@@ -200,15 +201,11 @@ SHARE = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 N_REFERENCE = 2000
 
 
-def sums_of_patients(frequencies: FloatArray, cluster: Any) -> FloatArray:
-    """Sums (G, K) of the label frequencies (N, K) of each patient's cases."""
-    number = np.unique(cluster, return_inverse=True)[1]
-    return np.stack([np.bincount(number, column) for column in frequencies.T], axis=1)
-
-
 def change_of(frequencies: FloatArray, cluster: Any, share: FloatArray, n_reference: float) -> ClassMixChange:
     """The change of cases with label frequencies (N, K) of patients (N,)."""
-    return mix_change_of_patients(sums_of_patients(frequencies, cluster), share, n_reference)
+    number = np.unique(cluster, return_inverse=True)[1]
+    sums = np.stack([np.bincount(number, column) for column in frequencies.T], axis=1)
+    return mix_change_of_patients(sums, share, n_reference)
 
 
 def cells(rng: np.random.Generator, n: int, per_patient: int, share: FloatArray = SHARE) -> tuple[FloatArray, IntArray]:
@@ -281,17 +278,13 @@ def passes(seed: int, habit: FloatArray, runs: int = 60) -> float:
     found = []
     for run in range(runs):
         posterior = balanced(1000 * seed + run)
-        found.append(
-            judge_answers(posterior, drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit), LEAST_SLIPS).passed
-        )
+        answers = drawn(rng, like_the_others(posterior, LEAST_SLIPS) @ habit)
+        found.append(judge_answers(posterior, answers, LEAST_SLIPS).passed)
     return float(np.mean(found))
 
 
-def test_somebody_like_the_others_passes() -> None:
+def test_somebody_like_the_others_passes_and_somebody_who_guesses_does_not() -> None:
     assert passes(11, np.eye(K), 120) >= 0.95
-
-
-def test_somebody_who_guesses_does_not() -> None:
     assert passes(2, np.full((K, K), 1 / K)) <= 0.10
 
 
@@ -323,10 +316,8 @@ def test_permuting_classes_and_cells_changes_no_verdict() -> None:
     answers = drawn(np.random.default_rng(5), posterior)
     order, classes = np.random.default_rng(6).permutation(N), np.array([2, 0, 3, 1])
     place = np.argsort(classes)
-    one, other = (
-        judge_answers(posterior, answers, 0.05),
-        judge_answers(posterior[order][:, classes], place[answers[order]], 0.05),
-    )
+    one = judge_answers(posterior, answers, 0.05)
+    other = judge_answers(posterior[order][:, classes], place[answers[order]], 0.05)
     assert other.mean == pytest.approx(one.mean)
     assert other.of_pool == pytest.approx(one.of_pool)
     assert (other.low, other.high) == pytest.approx((one.low, one.high))
@@ -362,10 +353,7 @@ def test_slips_of_the_pool_are_found() -> None:
 
 
 def test_pass_rates_say_what_a_set_can_tell() -> None:
-    large, small = (
-        pass_rates(balanced(9), LEAST_SLIPS),
-        pass_rates(balanced(9, 8), LEAST_SLIPS),
-    )
+    large, small = (pass_rates(balanced(9, n), LEAST_SLIPS) for n in (N, 8))
     assert min(large.like_the_others, small.like_the_others) >= 0.95
     assert large.guessing <= 0.10
     assert large.confusing.max() <= 0.15

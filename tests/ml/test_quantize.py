@@ -56,10 +56,17 @@ def quantize(release: Path, out: Path, *further: object) -> "subprocess.Complete
     return run_here("quantize", release, *data, "--images", IMAGES, "--no-shifts", "--out", out, *further)
 
 
-def whole_weights(network: Path) -> list[np.ndarray]:
+def whole_weights(network: onnx.ModelProto) -> list[np.ndarray]:
     """Weights of a network that are whole numbers of eight bits."""
-    graph = onnx.load(network).graph
-    return [numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8]
+    tensors = network.graph.initializer
+    return [numpy_helper.to_array(tensor) for tensor in tensors if tensor.data_type == onnx.TensorProto.INT8]
+
+
+def rewritten(source: Path, out: Path, **changes: object) -> Path:
+    """A release with the network and the calibration of another one, without digests, and with changes of its card."""
+    release, left = read_release(source), {"files", "version", "training"}
+    card: Any = {key: value for key, value in release.card.items() if key not in left} | changes
+    return write_release(out, {"network.onnx": release.network.read_bytes()}, release.calibration, card, "").path
 
 
 @pytest.mark.slow
@@ -68,11 +75,12 @@ def test_its_network_is_a_plain_graph_with_whole_weights(
 ) -> None:
     source, release = read_release(small_release), read_release(made[0])
     require_plain_graph(release.network)
-    weights = [weight for weight in whole_weights(release.network) if weight.ndim == 4]
+    network = onnx.load(release.network)
+    weights = [weight for weight in whole_weights(network) if weight.ndim == 4]
     assert len(weights) == made[1]["quantized"]["n_layers"] == 6
     assert {int(np.abs(weight.astype(int)).max()) for weight in weights} == {127}
     assert release.network.stat().st_size < 0.4 * source.network.stat().st_size
-    kinds = [node.op_type for node in onnx.load(release.network).graph.node]
+    kinds = [node.op_type for node in network.graph.node]
     assert "BatchNormalization" not in kinds
     assert kinds.count("Gemm") == 1  # logits and features are not rounded
     logits, features = Predictor(release, device="cpu").run(np.zeros((3, 3, 48, 48), dtype=np.float32))
@@ -84,9 +92,7 @@ def test_sums_of_two_products_with_weights_of_seven_bits_fit_sixteen(small_relea
     """With the largest activation, 255: what processors without VNNI add up before they widen."""
     release, folder = read_release(small_release), cells.rows("calibration")[:IMAGES]
     inputs = [release.preprocessing.normalise(cells.pixels[folder])]
-    network, _ = quantize_graph(release.network, inputs, "percentile", 7)
-    tensors = onnx.load_from_string(network).graph.initializer
-    weights = [numpy_helper.to_array(tensor) for tensor in tensors if tensor.data_type == onnx.TensorProto.INT8]
+    weights = whole_weights(onnx.load_from_string(quantize_graph(release.network, inputs, "percentile", 7)[0]))
     assert max(int(np.abs(weight.astype(int)).max()) for weight in weights) == 64
     assert 2 * 255 * 64 < 2**15 <= 2 * 255 * 127
 
@@ -182,34 +188,20 @@ def test_familiar_cells_are_flagged_as_rarely_as_before(made: tuple[Path, dict[s
 
 
 @pytest.mark.slow
-def test_what_is_made_again_has_the_same_bytes(made: tuple[Path, dict[str, Any]], int8_release: Path) -> None:
-    """By the command and by the library."""
-    files = sorted(path.name for path in made[0].iterdir())
-    assert files == sorted(path.name for path in int8_release.iterdir())
-    for name in files:
-        assert (int8_release / name).read_bytes() == (made[0] / name).read_bytes(), name
-
-
-@pytest.mark.slow
-def test_another_process_writes_the_same_bytes(
-    small_release: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
+def test_what_is_made_again_has_the_same_bytes(
+    small_release: Path, made: tuple[Path, dict[str, Any]], int8_release: Path, tmp_path: Path
 ) -> None:
     """Python shuffles its sets from process to process, and ONNX Runtime's quantiser uses some."""
+    outs = [int8_release, tmp_path / "1", tmp_path / "2"]  # by the library, and by other processes
     arguments = [small_release, "--data", "cells", "--cases", CELLS, "--images", IMAGES, "--no-shifts"]
     command = [sys.executable, "-c", "from app.cli.main import main; main()", "quantize", *map(str, arguments)]
-    for seed in ("1", "2"):
-        out = tmp_path / seed
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [*command, "--despite-gate", "--out", str(out)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        for path in made[0].iterdir():
-            assert (out / path.name).read_bytes() == path.read_bytes(), path.name
+    for out in outs[1:]:
+        environment = os.environ | {"PYTHONHASHSEED": out.name}
+        done = subprocess.run([*command, "--despite-gate", "--out", str(out)], env=environment, check=False)
+        assert done.returncode == 0
+    written = {path.name: path.read_bytes() for path in made[0].iterdir()}
+    for out in outs:
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == written
 
 
 @pytest.fixture(scope="module")
@@ -304,52 +296,37 @@ def test_without_second_labels_harm_to_disagreement_is_said_to_be_unknown_before
     ],
 )
 def test_data_that_do_not_fit_are_refused(small_release: Path, cells: ImageDataset, change: str, words: str) -> None:
-    data = cells
-    if change == "classes":
-        data = replace(cells, classes=(replace(cells.classes[0], code="unheard of"), *cells.classes[1:]))
-    elif change == "size":
-        data = replace(cells, preprocessing=replace(cells.preprocessing, size=32))
-    else:
-        data = replace(cells, partition=np.where(cells.partition == "test", "valid", cells.partition))
+    data = {
+        "classes": replace(cells, classes=(replace(cells.classes[0], code="unheard of"), *cells.classes[1:])),
+        "size": replace(cells, preprocessing=replace(cells.preprocessing, size=32)),
+        "none left": replace(cells, partition=np.where(cells.partition == "test", "valid", cells.partition)),
+    }[change]
     with pytest.raises(ValueError, match=words):
         cases_for(read_release(small_release), data)
 
 
 @pytest.mark.slow
-def test_a_network_without_convolutions_and_one_that_is_quantised_are_refused(
-    tiny_release: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
+def test_a_release_that_cannot_be_quantised_and_a_full_folder_are_refused(
+    small_release: Path, tiny_release: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    again = quantize(made[0], tmp_path / "again")
-    assert (again.returncode, "is quantised already" in again.stderr) == (1, True), again.stderr
+    calibration, out = read_release(small_release).card["calibration"], tmp_path / "out"
+    adapted = rewritten(small_release, tmp_path / "adapted", calibration={**calibration, "adaptation": {}})
+    for source, folder, words in (
+        (small_release, small_release, "the folder is not empty"),
+        (made[0], out, "is quantised already"),
+        (adapted, out, "was adapted to other annotators"),
+        (rewritten(small_release, tmp_path / "again", recalibration={}), out, "was recalibrated from labels"),
+    ):
+        refused = quantize(source, folder)
+        assert (refused.returncode, words in refused.stderr) == (1, True), refused.stderr
     inputs = [np.zeros((2, 3, 8, 8), dtype=np.float32)]
     with pytest.raises(ValueError, match="has no convolution"):
         quantize_graph(read_release(tiny_release).network, inputs, "minmax")
 
 
 @pytest.mark.slow
-def test_a_full_folder_and_an_adapted_release_are_refused(small_release: Path, tmp_path: Path) -> None:
-    full = quantize(small_release, small_release)
-    assert (full.returncode, "the folder is not empty" in full.stderr) == (1, True)
-    release = read_release(small_release)
-    files = {name: (small_release / name).read_bytes() for name in ("network.onnx",)}
-    card = {key: value for key, value in release.card.items() if key not in {"files", "version", "training"}}
-    card["calibration"] = {**release.card["calibration"], "adaptation": {}}
-    adapted = write_release(tmp_path / "adapted", files, release.calibration, card, "")  # type: ignore[arg-type]
-    done = quantize(adapted.path, tmp_path / "out")
-    assert (done.returncode, "was adapted to other annotators" in done.stderr) == (1, True), done.stderr
-    card["calibration"] = release.card["calibration"]
-    recalibrated = write_release(tmp_path / "again", files, release.calibration, {**card, "recalibration": {}}, "")  # type: ignore[arg-type]
-    done = quantize(recalibrated.path, tmp_path / "out")
-    assert (done.returncode, "was recalibrated from labels" in done.stderr) == (1, True), done.stderr
-
-
-@pytest.mark.slow
 def test_a_release_without_digests_is_made_and_says_that_nothing_is_known(small_release: Path, tmp_path: Path) -> None:
-    release = read_release(small_release)
-    files = {"network.onnx": release.network.read_bytes()}
-    card = {key: value for key, value in release.card.items() if key not in {"files", "version", "training"}}
-    plain = write_release(tmp_path / "plain", files, release.calibration, card, "")  # type: ignore[arg-type]
-    done = quantize(plain.path, tmp_path / "out", "--despite-gate")
+    done = quantize(rewritten(small_release, tmp_path / "plain"), tmp_path / "out", "--despite-gate")
     assert done.returncode == 0, done.stderr
     assert "which images the release was made with is unknown" in done.stderr
     assert read_release(tmp_path / "out").training is None
@@ -405,13 +382,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -> Path:
     return folder
 
 
-def adapt(release: Path, lab: Path, out: Path, *further: object) -> Any:
-    options = ("--images", lab / "images", "--labels", lab / "labels.csv", "--out", out, *further)
+def adapt(release: Path, lab: Path, out: Path, *further: object, labels: Path | None = None) -> Any:
+    options = ("--images", lab / "images", "--labels", labels or lab / "labels.csv", "--out", out, *further)
     return run_here("adapt", release, *options)
 
 
-def digests(lab: Path, numbers: range) -> list[bytes]:
-    return [pixel_digest(decode_image((lab / "images" / f"c{number}.png").read_bytes())) for number in numbers]
+def pictures(lab: Path, n: int = ADAPTED) -> list[Image.Image]:
+    return [decode_image((lab / "images" / f"c{number}.png").read_bytes()) for number in range(n)]
+
+
+def digests(lab: Path, n: int) -> list[bytes]:
+    return [pixel_digest(picture) for picture in pictures(lab, n)]
 
 
 def test_the_new_release_says_what_the_library_fits_to_the_same_images(
@@ -420,8 +401,7 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     done = adapt(tiny_release, lab, tmp_path / "out", "--json", "--name", "ours")
     assert done.returncode == 0, done.stderr
     report, old, new = json.loads(done.stdout), read_release(tiny_release), read_release(tmp_path / "out")
-    pictures = [decode_image((lab / "images" / f"c{number}.png").read_bytes()) for number in range(ADAPTED)]
-    logits, features = Predictor(old).outputs(pictures)
+    logits, features = Predictor(old).outputs(pictures(lab))
     counts = np.zeros((ADAPTED, len(old.classes)), dtype=np.int64)
     for line in (lab / "labels.csv").read_text().splitlines()[1:]:
         case, _, label, _ = line.split(",")
@@ -453,7 +433,7 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
 def test_images_that_the_release_was_made_with_are_left_out_and_those_that_taught_are_known(
     tiny_release: Path, lab: Path, tmp_path: Path
 ) -> None:
-    index = TrainingIndex.of(digests(lab, range(8)), ["network"] * 5 + ["calibration"] * 3, None)
+    index = TrainingIndex.of(digests(lab, 8), ["network"] * 5 + ["calibration"] * 3, None)
     trained = with_training(tiny_release, tmp_path / "trained", index)
     done = adapt(trained, lab, tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -463,44 +443,33 @@ def test_images_that_the_release_was_made_with_are_left_out_and_those_that_taugh
         assert word in done.stdout
     found = read_release(tmp_path / "out").training
     assert found is not None
-    uses = found.uses_of(digests(lab, range(ADAPTED + 3)), None).tolist()
+    uses = found.uses_of(digests(lab, ADAPTED + 3), None).tolist()
     assert uses == ["network"] * 5 + ["calibration"] * (ADAPTED - 5) + [""] * 3
     again = adapt(tmp_path / "out", lab, tmp_path / "again")
     assert (again.returncode, "made with all 60" in again.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("n_lines", "line", "words"),
     [
-        ("c99,r1,{known},p9", "column case_id: no image in"),
-        ("c1,r9,unheard of,p0", "unknown class"),
-        ("c1,r9,{known},p7", "patient"),
+        (None, "c99,r1,{known},p9\n", "column case_id: no image in"),
+        (None, "c1,r9,unheard of,p0\n", "unknown class"),
+        (None, "c1,r9,{known},p7\n", "patient"),
+        (1, "", "labels.csv: contains no label"),
+        (15, "", "needs 20 cases with two labels or more, there are 7"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused_by_row_and_nothing_is_written(
-    tiny_release: Path, lab: Path, tmp_path: Path, line: str, words: str
+def test_labels_that_do_not_fit_or_are_too_few_are_refused_and_nothing_is_written(
+    tiny_release: Path, lab: Path, tmp_path: Path, n_lines: int | None, line: str, words: str
 ) -> None:
-    labels = tmp_path / "labels.csv"
-    labels.write_text(
-        (lab / "labels.csv").read_text() + line.format(known=read_release(tiny_release).classes[0]) + "\n"
-    )
-    done = run_here("adapt", tiny_release, "--images", lab / "images", "--labels", labels, "--out", tmp_path / "out")
+    labels, lines = tmp_path / "labels.csv", (lab / "labels.csv").read_text().splitlines(keepends=True)
+    labels.write_text("".join(lines[:n_lines]) + line.format(known=read_release(tiny_release).classes[0]))
+    done = adapt(tiny_release, lab, tmp_path / "out", labels=labels)
     assert (done.returncode, words in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_table_without_labels_is_refused_by_name(tiny_release: Path, lab: Path, tmp_path: Path) -> None:
-    labels = tmp_path / "labels.csv"
-    labels.write_text((lab / "labels.csv").read_text().splitlines()[0] + "\n")
-    done = run_here("adapt", tiny_release, "--images", lab / "images", "--labels", labels, "--out", tmp_path / "out")
-    assert (done.returncode, "labels.csv: contains no label" in done.stderr) == (1, True), done.stderr
-
-
-def test_too_few_double_reads_and_a_full_folder_are_refused(tiny_release: Path, lab: Path, tmp_path: Path) -> None:
-    labels = tmp_path / "labels.csv"
-    labels.write_text("\n".join((lab / "labels.csv").read_text().splitlines()[:15]) + "\n")
-    few = run_here("adapt", tiny_release, "--images", lab / "images", "--labels", labels, "--out", tmp_path / "out")
-    assert (few.returncode, "needs 20 cases with two labels or more, there are 7" in few.stderr) == (1, True)
+def test_no_release_is_written_into_a_full_folder(tiny_release: Path, lab: Path) -> None:
     full = adapt(tiny_release, lab, lab)
     assert (full.returncode, "the folder is not empty" in full.stderr) == (1, True)
 
@@ -516,12 +485,11 @@ def test_the_fused_graph_of_an_adapted_release_says_what_it_says(
     assert again.returncode == 0
     assert (tmp_path / "out" / "fused.onnx").read_bytes() == (tmp_path / "again" / "fused.onnx").read_bytes()
     release = read_release(tmp_path / "out")
-    pictures = [decode_image((lab / "images" / f"c{number}.png").read_bytes()) for number in range(20)]
-    predictor = Predictor(release)
-    inputs = release.preprocessing.normalise(np.stack(predictor.pixels(pictures)))
+    predictor, few = Predictor(release), pictures(lab, 20)
+    inputs = release.preprocessing.normalise(np.stack(predictor.pixels(few)))
     names = ["class_probs", "log_concentration", "disagreement_prob"]
     probs, a, phi = onnxruntime.InferenceSession(release.path / "fused.onnx").run(names, {"image": inputs})
-    said: Any = predictor.predict(pictures).distribution
+    said: Any = predictor.predict(few).distribution
     np.testing.assert_allclose(probs, said.class_probs, atol=1e-5)
     np.testing.assert_allclose(phi, said.disagreement_probs, atol=1e-5)
     np.testing.assert_allclose(a, said.log_concentration, atol=1e-3)
@@ -541,14 +509,13 @@ def test_where_nobody_differs_from_the_release_it_says_that_nothing_is_gained(
     tiny_release: Path, lab: Path, tmp_path: Path
 ) -> None:
     """Labels of the distribution that the release itself states."""
-    pictures = [decode_image((lab / "images" / f"c{number}.png").read_bytes()) for number in range(ADAPTED)]
     release = read_release(tiny_release)
-    said: Any = Predictor(release).predict(pictures).distribution
+    said: Any = Predictor(release).predict(pictures(lab)).distribution
     rng = np.random.default_rng(8)
     true = [rng.dirichlet(np.exp(a) * f + 1e-9) for a, f in zip(said.log_concentration, said.class_probs, strict=True)]
     rows = [f"c{n},{who},{rng.choice(release.classes, p=q)}" for n, q in enumerate(true) for who in "ab"]
     labels = tmp_path / "labels.csv"
     labels.write_text("\n".join(["case_id,annotator,label", *rows]) + "\n")
-    done = run_here("adapt", tiny_release, "--images", lab / "images", "--labels", labels, "--out", tmp_path / "out")
+    done = adapt(tiny_release, lab, tmp_path / "out", labels=labels)
     assert done.returncode == 0, done.stderr
     assert "these labels do not show that its disagreement probability suits your annotators better" in done.stdout

@@ -10,22 +10,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+import typer
 import yaml
 from pyarrow import parquet
 
 import app.demo
+from app.cli.main import secondread
 from ml.images.preprocess import ImageRejectedError, decode_image
+from ml.scoring.images import open_list, repeated_row
 from ml.scoring.pool import run_missing
 from ml.scoring.shards import ShardError, merge_job_shards, rows_of, score_shard
 from ml.scoring.table import score_images
 from ml.tables.files import read_predictions
-from ml.tables.reading import TableError
+from ml.tables.reading import TableError, write_table
 from ml.util.files import file_sha256, read_json, write_json
 from tests.support.command import run_here
 from tests.support.images import CORPUS
@@ -36,6 +39,13 @@ from tests.support.tiny_release import write_tiny_release
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("shards") / "images")
+
+
+def two_shards(release: Path, listed: Path, job: Path) -> tuple[bytes, bytes]:
+    """Score a list in two shards, and join them."""
+    for shard in (1, 2):
+        score_shard(release, listed, job, (shard, 2))
+    return joined(job)
 
 
 @pytest.mark.parametrize("n_rows", [1, 63, 64, 65, 1000])
@@ -80,9 +90,7 @@ def test_a_shard_that_was_killed_between_its_files_is_made_again(
     tiny_release: Path, images: Path, tmp_path: Path, left: set[str]
 ) -> None:
     listed, job = manifest(images, 200, "between.csv"), tmp_path / "job"
-    for shard in (1, 2):
-        score_shard(tiny_release, listed, job, (shard, 2))
-    expected = joined(job)
+    expected = two_shards(tiny_release, listed, job)
     for path in job.glob("shard-00001-*"):
         if path.name.partition(".")[2] not in left:
             path.unlink()
@@ -121,15 +129,11 @@ def test_a_list_of_nothing_that_can_be_read_ends_well(tiny_release: Path, tmp_pa
     listed = tmp_path / "list.csv"
     listed.write_text("case_id,file\na,a.png\nb,b.png\n")
     assert one_run(tiny_release, listed, tmp_path / "one.parquet") is not None
-    for shard in (1, 2):
-        score_shard(tiny_release, listed, tmp_path / "job", (shard, 2))
-    assert joined(tmp_path / "job")[1] == (tmp_path / "one.errors.parquet").read_bytes()
+    assert two_shards(tiny_release, listed, tmp_path / "job")[1] == (tmp_path / "one.errors.parquet").read_bytes()
     assert merge_job_shards(tmp_path / "job").reasons == {"missing": 2}
 
 
 def test_folders_are_walked_in_one_order_however_few_names_fit_in_memory(tmp_path: Path) -> None:
-    from ml.scoring.images import open_list
-
     names = [f"{a}/{b}.{kind}" for a in ("x", "y/z", "x-1") for b in range(9) for kind in ("png", "TIF", "txt")]
     random.Random(1).shuffle(names)
     for name in [*names, "top.jpg", "top.csv", "schön.png"]:
@@ -165,14 +169,14 @@ def test_parts_of_another_job_are_refused_with_the_difference(tiny_release: Path
     score_shard(tiny_release, listed, job, (1, 2))
     other = write_tiny_release(tmp_path / "release", "another name")
     before = {path.name: path.read_bytes() for path in job.iterdir()}
-    with pytest.raises(ShardError, match="shards of another release"):
-        score_shard(other, listed, job, (2, 2))
-    with pytest.raises(ShardError, match="shards of another list of images"):
-        score_shard(tiny_release, manifest(images, 201, "b.csv"), job, (2, 2))
-    with pytest.raises(ShardError, match="shards of another number of shards"):
-        score_shard(tiny_release, listed, job, (2, 3))
-    with pytest.raises(ShardError, match="shards of another number of augmented views"):
-        score_shard(tiny_release, listed, job, (2, 2), tta=2)
+    for release, images_of, shard, tta, what in (
+        (other, listed, (2, 2), None, "release"),
+        (tiny_release, manifest(images, 201, "b.csv"), (2, 2), None, "list of images"),
+        (tiny_release, listed, (2, 3), None, "number of shards"),
+        (tiny_release, listed, (2, 2), 2, "number of augmented views"),
+    ):
+        with pytest.raises(ShardError, match=f"shards of another {what}"):
+            score_shard(release, images_of, job, shard, tta=tta)
     assert {path.name: path.read_bytes() for path in job.iterdir()} == before
     # a part that was copied in from elsewhere
     score_shard(other, listed, tmp_path / "other", (2, 2))
@@ -184,9 +188,7 @@ def test_parts_of_another_job_are_refused_with_the_difference(tiny_release: Path
 
 def test_a_part_that_was_changed_is_seen(tiny_release: Path, images: Path, tmp_path: Path) -> None:
     listed, job = manifest(images, 200, "changed.csv"), tmp_path / "job"
-    for shard in (1, 2):
-        score_shard(tiny_release, listed, job, (shard, 2))
-    expected = joined(job)
+    expected = two_shards(tiny_release, listed, job)
     part = job / "shard-00002-of-00002.predictions.parquet"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     with pytest.raises(ShardError, match=r"is not what was written: delete the three files of shard 2"):
@@ -214,26 +216,17 @@ def test_a_case_that_stands_twice_is_named(tiny_release: Path, images: Path, tmp
     listed = images / f"twice.{kind}"
     cases = [f"c{row}" for row in range(150)]
     cases[140] = "c3"
-    table = {"case_id": cases, "file": ["1.png"] * 150}
-    if kind == "parquet":
-        parquet.write_table(pa.table(table), listed)
-    else:
-        with listed.open("w", newline="") as stream:
-            csv.writer(stream).writerows([tuple(table), *zip(*table.values(), strict=True)])
+    write_table({"case_id": cases, "file": ["1.png"] * 150}, listed)
     row = 142 if kind == "csv" else 141
     with pytest.raises(TableError, match=rf"row {row}, column case_id: duplicated case 'c3'"):
         score_images(tiny_release, listed, tmp_path / "p.csv")
     assert not (tmp_path / "p.csv").exists()
-    for shard in (1, 2):
-        score_shard(tiny_release, listed, tmp_path / "job", (shard, 2))
     with pytest.raises(ShardError, match="case 'c3' stands twice"):
-        merge_job_shards(tmp_path / "job")
+        two_shards(tiny_release, listed, tmp_path / "job")
 
 
 @pytest.mark.parametrize("in_memory", [1, 7, 1000])
 def test_repeats_are_found_however_few_fit_in_memory(in_memory: int) -> None:
-    from ml.scoring.images import repeated_row
-
     names = [f"name {row}" for row in range(900)]
     assert repeated_row([names[:500], names[500:]], in_memory=in_memory) is None
     names[700], names[650], names[800] = names[2], names[649], names[2]
@@ -251,18 +244,17 @@ def test_columns_of_a_manifest_that_nobody_asked_for_may_contain_anything(
         writer.writerows((row if row < 60_000 else "ward", f"c{row}", "0.png") for row in range(60_100))
     part = score_shard(tiny_release, listed, tmp_path / "job", (900, 900))
     assert part["n_predictions"] == rows_of(900, 900, 60_100)[1] - rows_of(900, 900, 60_100)[0]
-    listed.write_text("case_id,picture\na,0.png\n")
-    with pytest.raises(TableError, match="column 'file' is missing; there are case_id, picture"):
-        score_images(tiny_release, listed, tmp_path / "p.csv")
-    listed.write_text("case_id,file\na,0.png\n,0.png\n")
-    with pytest.raises(TableError, match="row 3, column case_id: the value is missing"):
-        score_images(tiny_release, listed, tmp_path / "p.csv")
+    for text, words in (
+        ("case_id,picture\na,0.png\n", "column 'file' is missing; there are case_id, picture"),
+        ("case_id,file\na,0.png\n,0.png\n", "row 3, column case_id: the value is missing"),
+    ):
+        listed.write_text(text)
+        with pytest.raises(TableError, match=words):
+            score_images(tiny_release, listed, tmp_path / "p.csv")
 
 
 @pytest.mark.parametrize("name", ["images", "list.csv", "list.parquet"])
 def test_a_list_that_is_not_there_is_said_so(tmp_path: Path, name: str) -> None:
-    from ml.scoring.images import open_list
-
     with pytest.raises(TableError, match=f"{name}: there is no such file or folder"):
         open_list(tmp_path / name)
 
@@ -310,10 +302,8 @@ def test_two_processes_race_on_one_shard_and_one_file_is_left(tiny_release: Path
     racing = [start("score", tiny_release, "--images", listed, "--out", job, "--shard", "1/1") for _ in range(3)]
     errors = [process.communicate()[1] for process in racing]
     assert [process.returncode for process in racing] == [0, 0, 0], errors
-    assert sorted(path.name for path in job.iterdir()) == [
-        "job.json",
-        *(f"shard-00001-of-00001.{what}" for what in ("errors.parquet", "json", "predictions.parquet")),
-    ]
+    kinds = ("errors.parquet", "json", "predictions.parquet")
+    assert {path.name for path in job.iterdir()} == {"job.json", *(f"shard-00001-of-00001.{kind}" for kind in kinds)}
     assert joined(job) == one_run(tiny_release, listed, tmp_path / "one.parquet")
 
 
@@ -422,12 +412,8 @@ def test_the_command_line_says_what_it_did(tiny_release: Path, images: Path, tmp
     score = ("score", tiny_release, "--images", listed, "--out")
     done = run_here(*score, tmp_path / "p.csv", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
-        "n_cases": 147,
-        "predictions": str(tmp_path / "p.csv"),
-        "n_errors": 3,
-        "errors": str(tmp_path / "p.errors.csv"),
-    }
+    files = {"predictions": str(tmp_path / "p.csv"), "errors": str(tmp_path / "p.errors.csv")}
+    assert json.loads(done.stdout) == {"n_cases": 147, "n_errors": 3} | files
     assert "shard 1 of 2: " in run_here(*score, job, "--shard", "1/2").stdout
     assert "1 of 2 shard is missing: 2" in run_here("score-finish", job).stderr
     run_here(*score, job, "--shard", "2/2")
@@ -467,27 +453,44 @@ def job_of_kubernetes() -> dict[str, Any]:
     return document
 
 
-@pytest.mark.slow
-def test_an_array_of_slurm_is_one_run(tiny_release: Path, images: Path, tmp_path: Path) -> None:
-    listed, script = manifest(images, 300, "slurm.parquet"), EXAMPLES / "score.slurm"
-    environment = variables(tmp_path, tiny_release, listed, shards=2)
+def slurm(environment: dict[str, str]) -> None:
+    script = ["sh", str(EXAMPLES / "score.slurm")]
     for task in ("2", "1"):
         # of an array of one task, as when a shard is run again
-        run(["sh", str(script)], environment | {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "1"})
-    assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
-    outside = subprocess.run(["sh", str(script)], env=environment, capture_output=True, text=True, check=False)
-    assert outside.returncode != 0
-    assert "SLURM_ARRAY_TASK_ID" in outside.stderr
+        run(script, environment | {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "1"})
+    outside = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert (outside.returncode != 0, "SLURM_ARRAY_TASK_ID" in outside.stderr) == (True, True)
 
 
-@pytest.mark.slow
-def test_an_indexed_job_of_kubernetes_is_one_run(tiny_release: Path, images: Path, tmp_path: Path) -> None:
-    listed = manifest(images, 300, "kubernetes.parquet")
+def kubernetes(environment: dict[str, str]) -> None:
     (container,) = job_of_kubernetes()["spec"]["template"]["spec"]["containers"]
-    environment = variables(tmp_path, tiny_release, listed, shards=2)
     assert {row["name"] for row in container["env"]} < set(environment)
     for index in ("0", "1"):
         run([*container["command"], *container["args"]], environment | {"JOB_COMPLETION_INDEX": index})
+
+
+def parallel(environment: dict[str, str]) -> None:
+    run(["sh", str(EXAMPLES / "score-parallel.sh")], environment | {"JOBS": "2"})
+
+
+def xargs(environment: dict[str, str]) -> None:
+    """Without GNU parallel."""
+    programs = environment["PATH"].split(":")[0]
+    for name in ("sh", "seq", "xargs"):
+        (Path(programs) / name).symlink_to(str(shutil.which(name)))
+    parallel(environment | {"PATH": programs})
+
+
+RECIPES = [slurm, kubernetes, xargs, *([parallel] if shutil.which("parallel") else [])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_is_one_run(
+    tiny_release: Path, images: Path, tmp_path: Path, recipe: Callable[[dict[str, str]], None]
+) -> None:
+    listed = manifest(images, 300, f"{recipe.__name__}.parquet")
+    recipe(variables(tmp_path, tiny_release, listed, shards=2))
     assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
 
 
@@ -503,27 +506,8 @@ def test_an_indexed_job_of_kubernetes_has_as_many_indexes_as_shards() -> None:
         assert "/data" in mounts
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", [name for name in ("parallel", "xargs") if shutil.which(name)])
-def test_parallel_or_xargs_are_one_run(tiny_release: Path, images: Path, tmp_path: Path, program: str) -> None:
-    listed = manifest(images, 300, f"{program}.parquet")
-    environment = variables(tmp_path, tiny_release, listed, shards=3) | {"JOBS": "2"}
-    if program == "xargs":
-        for name in ("sh", "seq", "xargs"):
-            (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
-        environment["PATH"] = str(tmp_path / "bin")
-    score_shard(tiny_release, listed, tmp_path / "job", (2, 3))
-    run(["sh", str(EXAMPLES / "score-parallel.sh")], environment)
-    assert (tmp_path / "job" / "predictions.parquet").is_file()
-    assert joined(tmp_path / "job") == one_run(tiny_release, listed, tmp_path / "one.parquet")
-
-
 def test_every_line_of_the_recipes_is_a_command_with_its_options() -> None:
     """A renamed option would be seen on a cluster only."""
-    import typer
-
-    from app.cli.main import secondread
-
     score = typer.main.get_command(secondread).commands["score"]  # type: ignore[attr-defined]
     known = {name for parameter in score.params for name in parameter.opts}
     for path in sorted(EXAMPLES.glob("score*")):

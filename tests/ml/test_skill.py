@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
+from ml.distributions.families import DirichletCpe, PointCpe
 from ml.metrics import (
     Accumulator,
     class_skill,
@@ -33,6 +33,7 @@ from ml.metrics.u_statistics import (
     statistic_loss,
     u_statistic,
 )
+from tests.ml.test_distributions import all_distributions
 from tests.ml.test_metrics import draw
 
 Counts = npt.NDArray[np.int64]
@@ -202,21 +203,6 @@ def test_an_accumulator_document_of_another_version_is_refused() -> None:
         Accumulator.from_dict(document | {"version": 9})
 
 
-@pytest.mark.slow
-def test_a_prediction_that_exaggerates_twofold_is_called_worse_in_one_of_twenty() -> None:
-    """φ = p + 2(truth − p) has skill 0: its spread costs what its direction earns. 90 % intervals err 5 % each way."""
-    rng = np.random.default_rng(0)
-    verdicts = []
-    for _ in range(1000):
-        truth = rng.uniform(0.2, 0.4, 400)
-        differ = rng.random(400) < truth
-        y = np.where(differ[:, None], [1, 1], [2, 0])
-        verdicts.append(judge_disagreement(y, 0.3 + 2 * (truth - 0.3)))
-    # standard errors .7 % and .5 %
-    assert 0.029 <= verdicts.count("worse") / 1000 <= 0.075
-    assert verdicts.count("better") / 1000 <= 0.045
-
-
 @pytest.mark.parametrize("patients", [False, True])
 def test_intervals_of_the_skill_cover_with_patients_and_without(patients: bool) -> None:
     """Cases of a patient share their difficulty; the skill aimed at is that of many cases with known truth."""
@@ -272,14 +258,7 @@ def test_disagreement_is_the_u_statistic_of_its_kernel() -> None:
 
 
 def test_expected_statistics_of_every_distribution() -> None:
-    rng = np.random.default_rng(2)
-    members, a = rng.dirichlet(np.ones(4), (3, 5)), rng.normal(0, 2, (3, 5))
-    for distribution in (
-        PointCpe(members[0]),
-        DirichletCpe(members[0], a[0]),
-        EnsembleCpe(members),
-        DirichletMixtureCpe(members, a),
-    ):
+    for distribution in all_distributions():
         dpe = expected_statistic(distribution, disagreement_kernel, 2)
         np.testing.assert_allclose(dpe, distribution.disagreement_probs, atol=1e-14)
         np.testing.assert_allclose(expected_statistic(distribution, lambda c: 1.0, 3), 1, atol=1e-13)
@@ -363,32 +342,6 @@ def test_a_point_gains_nothing_and_keeps_its_epistemic_loss() -> None:
     y, f = draw(1, low=3)
     assert posterior_gain(y, PointCpe(f)).value == pytest.approx(0, abs=1e-14)
     assert posterior_epistemic_loss(y, PointCpe(f)).value == pytest.approx(epistemic_loss(y, f).value, abs=1e-13)
-
-
-def test_gain_and_loss_agree_with_the_truth_in_simulation() -> None:
-    rng = np.random.default_rng(2)
-    n, k, alpha = 40_000, 4, 3.0
-    f = rng.dirichlet(np.ones(k), n)
-    q = np.clip(np.array([rng.dirichlet(alpha * row + 1e-9) for row in f]), 0, 1)
-    y = np.array([rng.multinomial(4, row / row.sum()) for row in q])
-    prior = DirichletCpe(f, np.full(n, np.log(alpha)))
-    exact = exact_posterior_epistemic_loss(y, q, prior)
-    estimated = posterior_epistemic_loss(y, prior)
-    assert estimated.se is not None
-    assert abs(estimated.value - exact.value) < 4 * estimated.se
-    gain = posterior_gain(y, prior)
-    truth = ((q - f) ** 2).sum(1).mean() - exact.value
-    assert gain.se is not None
-    assert abs(gain.value - truth) < 4 * gain.se
-    # what the distribution itself promises: (1 − Σf²)/(α0 + 1)² less error
-    assert gain.value == pytest.approx(((1 - (f**2).sum(1)) / (alpha + 1) ** 2).mean(), abs=4 * gain.se)
-
-
-def test_a_mixture_of_equal_members_is_the_single_dirichlet() -> None:
-    y, f = draw(3, low=1)
-    a = np.full(len(y), 0.5)
-    single, mixture = DirichletCpe(f, a), DirichletMixtureCpe(np.stack([f, f]), np.stack([a, a]))
-    assert posterior_gain(y, mixture).value == pytest.approx(posterior_gain(y, single).value, abs=1e-14)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
@@ -477,17 +430,3 @@ def test_bad_input_is_refused() -> None:
         triage_recall([[2, 0], [0, 2]], [0.5, 0.1], [0.5])
     with pytest.raises(ValueError, match="threshold"):
         net_benefit(y, score, 0.5, 1.0)
-
-
-@pytest.mark.heavy
-def test_intervals_of_recall_and_benefit_cover() -> None:
-    runs, n = 1500, 400
-    big, score = cases(400_000, 99)
-    truth = [e.value for e in triage_recall(big, score, [0.1, 0.3, 0.6])]
-    benefit = net_benefit(big, score, 0.3, 0.2).value
-    hits = np.zeros(4)
-    for run in range(runs):
-        y, s = cases(n, 1000 + run)
-        found = [*triage_recall(y, s, [0.1, 0.3, 0.6]), net_benefit(y, s, 0.3, 0.2)]
-        hits += [float(e.low <= t <= e.high) for e, t in zip(found, [*truth, benefit], strict=True)]  # type: ignore[operator]
-    assert ((hits / runs > 0.92) & (hits / runs < 0.98)).all(), hits / runs

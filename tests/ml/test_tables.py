@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 from app.cli.main import secondread
 from ml.annotations import Annotations
-from ml.metrics import evaluate, paired_changes
+from ml.metrics import epistemic_ranked_probability_score, evaluate, paired_changes, ranked_probability_score
 from ml.tables import EvaluationOptions, evaluate_findings, read_annotations
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import read_labels, read_predictions
 from ml.tables.reading import TableError, write_table
+from ml.tables.streaming import evaluate_stream
 from tests.support.command import run_here
 from tests.support.process import COMMAND
+from tests.support.tables import labels_table, wide_table
 
 LONG, PREDICTIONS = "case_id,annotator,label\n", "case_id,prob:x,prob:y\n"
 GOOD = PREDICTIONS + "a,0.5,0.5\nb,0.2,0.8\n"
@@ -91,10 +93,7 @@ def test_one_column_is_refused_where_it_cannot_stand_for_two(tmp_path: Path) -> 
 
 def test_labels_without_a_prediction_are_left_out_counted_and_named(tmp_path: Path) -> None:
     paths = write(
-        tmp_path,
-        more=LONG + "a,r,x\nz1,r,x\nb,r,y\nz2,r,y\n",
-        fewer=LONG + "a,r,x\nb,r,y\n",
-        predictions=GOOD,
+        tmp_path, more=LONG + "a,r,x\nz1,r,x\nb,r,y\nz2,r,y\n", fewer=LONG + "a,r,x\nb,r,y\n", predictions=GOOD
     )
     arguments = ["evaluate", "--labels", paths["more"], "--predictions", paths["predictions"], "--json"]
     refused = run_here(*arguments)
@@ -129,19 +128,22 @@ def _findings(seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]
     return labels, predictions
 
 
-def test_each_finding_is_what_its_own_pair_of_tables_gives(tmp_path: Path) -> None:
+@pytest.fixture
+def two_findings(tmp_path: Path) -> list[object]:
+    """Options of a command that name tables of two findings."""
+    paths = [tmp_path / "labels.csv", tmp_path / "predictions.csv"]
+    for table, path in zip(_findings(), paths, strict=True):
+        write_table(table, path)
+    return ["--labels", paths[0], "--predictions", paths[1]]
+
+
+def test_each_finding_is_what_its_own_pair_of_tables_gives() -> None:
     labels, predictions = _findings()
-    paths = [tmp_path / "labels.csv", tmp_path / "predictions.parquet"]
-    write_table(labels, paths[0])
-    write_table(predictions, paths[1])
-    found = evaluate_findings(paths[0], paths[1], EvaluationOptions(cluster="patient"))
+    found = evaluate_findings(labels, predictions, EvaluationOptions(cluster="patient"))
     assert list(found) == ["mass", "fluid"]
     for finding, evaluation in found.items():
         own = {name: column for name, column in _of(predictions, finding).items() if None not in column}
-        alone = [tmp_path / "own_labels.csv", tmp_path / "own_predictions.parquet"]
-        write_table(_of(labels, finding), alone[0])
-        write_table(own, alone[1])
-        assert evaluation.to_dict() == evaluate_tables(*alone, cluster="patient").to_dict()
+        assert evaluation.to_dict() == evaluate_tables(_of(labels, finding), own, cluster="patient").to_dict()
 
 
 def _of(table: dict[str, list[Any]], finding: str) -> dict[str, list[Any]]:
@@ -153,29 +155,20 @@ def _of(table: dict[str, list[Any]], finding: str) -> dict[str, list[Any]]:
     }
 
 
-def test_the_command_gives_one_row_and_one_document_per_finding(tmp_path: Path) -> None:
-    labels, predictions = _findings()
-    write_table(labels, tmp_path / "labels.csv")
-    write_table(predictions, tmp_path / "predictions.csv")
-    tables = ["--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv"]
-    text = run_here("evaluate", *tables).stdout
+def test_the_command_gives_one_row_and_one_document_per_finding(two_findings: list[object]) -> None:
+    text = run_here("evaluate", *two_findings).stdout
     assert [line.split()[0] for line in text.splitlines()[:3]] == ["finding", "mass", "fluid"]
-    document = json.loads(run_here("evaluate", *tables, "--json").stdout)
+    document = json.loads(run_here("evaluate", *two_findings, "--json").stdout)
     assert list(document) == ["findings"]
-    assert document["findings"]["mass"]["n_classes"] == 2
-    assert document["findings"]["fluid"]["n_classes"] == 3
-    agreement = json.loads(run_here("agreement", "--labels", tmp_path / "labels.csv", "--json").stdout)
+    assert [document["findings"][name]["n_classes"] for name in ("mass", "fluid")] == [2, 3]
+    agreement = json.loads(run_here("agreement", *two_findings[:2], "--json").stdout)
     assert list(agreement["findings"]) == ["mass", "fluid"]
     assert agreement["findings"]["fluid"]["n_cases"] < 30
 
 
 @pytest.mark.slow
-def test_each_finding_is_drawn_into_a_folder_of_its_own(tmp_path: Path) -> None:
-    labels, predictions = _findings()
-    write_table(labels, tmp_path / "labels.csv")
-    write_table(predictions, tmp_path / "predictions.csv")
-    tables = ["--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv"]
-    done = run_here("evaluate", *tables, "--plots", tmp_path / "plots")
+def test_each_finding_is_drawn_into_a_folder_of_its_own(two_findings: list[object], tmp_path: Path) -> None:
+    done = run_here("evaluate", *two_findings, "--plots", tmp_path / "plots")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "plots" / "fluid" / "reliability_much.svg").is_file()
     assert (tmp_path / "plots" / "mass" / "reliability_present.svg").is_file()
@@ -205,24 +198,11 @@ def two_models(tmp_path: Path) -> dict[str, Any]:
         "second": 0.4 * q + 0.2,
         "patients": np.arange(60) // 4,
     }
-    rows = [(i, k, j) for i in range(60) for k in range(3) for j in range(made["counts"][i, k])]
-    long = {
-        "case_id": [f"c{i}" for i, _, _ in rows],
-        "annotator": [f"r{k}{j}" for _, k, j in rows],
-        "label": ["xyz"[k] for _, k, _ in rows],
-        "patient": [f"p{i // 4}" for i, _, _ in rows],
-    }
-    write_table(long, tmp_path / "labels.csv")
-    ids = [f"c{i}" for i in range(60)]
-    write_table({"case_id": ids} | _columns(made["first"], "xyz"), tmp_path / "first.csv")
-    order = rng.permutation(60)
-    shuffled = _columns(made["second"][order][:, [2, 0, 1]], "zxy")
-    write_table({"case_id": [ids[i] for i in order]} | shuffled, tmp_path / "second.csv")
+    write_table(labels_table(made["counts"], "xyz", patient=[f"p{i // 4}" for i in range(60)]), tmp_path / "labels.csv")
+    write_table(wide_table(made["first"], "xyz"), tmp_path / "first.csv")
+    second, order = wide_table(made["second"][:, [2, 0, 1]], "zxy"), rng.permutation(60)
+    write_table({name: np.array(column)[order].tolist() for name, column in second.items()}, tmp_path / "second.csv")
     return made | {"folder": tmp_path}
-
-
-def _columns(probs: Any, classes: str) -> dict[str, Any]:
-    return {f"prob:{name}": probs[:, k] for k, name in enumerate(classes)}
 
 
 def _compare(made: dict[str, Any], *more: object) -> Any:
@@ -269,8 +249,7 @@ def test_the_order_of_the_columns_is_the_scale(two_models: dict[str, Any]) -> No
     first = json.loads(run_here(*command, folder / "first.csv").stdout)
     assert first["level"] == "ordinal"
     assert {"RPS", "skill_RPS", "RPS_epistemic", "weighted_kappa", "krippendorff_alpha"} <= set(first["metrics"])
-    ids = [f"c{i}" for i in range(60)]
-    write_table({"case_id": ids} | _columns(two_models["first"][:, [1, 0, 2]], "yxz"), folder / "other.csv")
+    write_table(wide_table(two_models["first"][:, [1, 0, 2]], "yxz"), folder / "other.csv")
     other = json.loads(run_here(*command, folder / "other.csv").stdout)
     assert first["metrics"]["RPS"]["value"] != pytest.approx(other["metrics"]["RPS"]["value"], abs=1e-3)
     assert first["metrics"]["L"]["value"] == pytest.approx(other["metrics"]["L"]["value"], abs=1e-12)
@@ -283,8 +262,6 @@ def test_choices_that_do_not_fit_are_bad_usage(two_models: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_streamed_table_names_the_row_of_the_whole_file(suffix: str, tmp_path: Path) -> None:
-    from ml.tables.streaming import evaluate_stream
-
     ids, header = [f"c{i:04}" for i in range(300)], {".csv": 2, ".parquet": 1}[suffix]
     labels: dict[str, Any] = {"case_id": ids, "count:x": np.ones(300), "count:y": np.ones(300)}
     predictions: dict[str, Any] = {"case_id": ids, "prob:x": np.full(300, 0.5), "prob:y": np.full(300, 0.5)}
@@ -308,19 +285,9 @@ def test_a_streamed_table_names_the_row_of_the_whole_file(suffix: str, tmp_path:
 
 def test_metrics_of_grades_use_the_labels_that_answer_first_reads(two_models: dict[str, Any]) -> None:
     """As L does: order 1 from planned read 1 only, order 2 from all labels."""
-    from ml.metrics import epistemic_ranked_probability_score, ranked_probability_score
-
-    lines = (two_models["folder"] / "labels.csv").read_text().splitlines()
-    seen: set[str] = set()
-    numbers = []
-    for line in lines[1:]:
-        case = line.split(",")[0]
-        numbers.append("0" if case in seen else "1")
-        seen.add(case)
-    rows = [f"{line},{number}" for line, number in zip(lines[1:], numbers, strict=True)]
-    path = two_models["folder"] / "planned.csv"
-    path.write_text("\n".join([f"{lines[0]},planned_read", *rows]) + "\n")
-    found = evaluate_tables(path, two_models["folder"] / "first.csv", level="ordinal").metrics
+    labels = labels_table(two_models["counts"], "xyz")
+    labels["planned_read"] = [int(name == "r0") for name in labels["annotator"]]
+    found = evaluate_tables(labels, two_models["folder"] / "first.csv", level="ordinal").metrics
     first = (two_models["counts"] > 0) & (np.cumsum(two_models["counts"] > 0, axis=1) == 1)
     expected = ranked_probability_score(first.astype(int), two_models["first"])
     assert (found["RPS"].value, found["RPS"].n) == (pytest.approx(expected.value, abs=1e-9), expected.n)
@@ -338,18 +305,8 @@ def test_json_document_of_the_contract(two_models: dict[str, Any]) -> None:
     done = run_here("evaluate", "--labels", paths[0], "--predictions", paths[1], "--debias", "paper", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert {
-        "n_cases",
-        "n_labels",
-        "n_classes",
-        "n_bins",
-        "debias",
-        "metrics",
-        "classes",
-        "class_bins",
-        "disagreement_bins",
-        "warnings",
-    } == set(document)
+    sizes, parts = "n_cases n_labels n_classes n_bins debias", "metrics classes class_bins disagreement_bins warnings"
+    assert set(document) == {*sizes.split(), *parts.split()}
     assert set(document["metrics"]) == METRICS
     assert {"value", "se", "n", "dropped"} <= set(document["metrics"]["L"])
     assert (document["n_cases"], document["metrics"]["L"]["n"], document["metrics"]["L"]["dropped"]) == (60, 60, 0)
@@ -364,13 +321,10 @@ def test_log_concentration_gives_the_disagreement(tmp_path: Path) -> None:
     assert read_predictions(tmp_path / "p.csv").disagreement_probs[0] == pytest.approx(0.25)
 
 
-GOOD_LABELS, GOOD_PREDICTIONS = LONG + "a,r,x\nb,r,y\n", PREDICTIONS + "a,0.5,0.5\nb,0.2,0.8\n"
-
-
 def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
-    (tmp_path / "predictions.csv").write_text(GOOD_PREDICTIONS)
+    predictions = write(tmp_path, predictions=GOOD)["predictions"]
     labels = pa.table({name: pa.array([], pa.string()) for name in ("case_id", "annotator", "label", "patient")})
-    document = evaluate_tables(labels, tmp_path / "predictions.csv", cluster="patient").to_dict()
+    document = evaluate_tables(labels, predictions, cluster="patient").to_dict()
     assert (document["n_cases"], document["metrics"]["L"]["value"]) == (2, None)
     assert "no case has a label" in document["warnings"][0]
 
@@ -396,27 +350,18 @@ def test_help_everywhere() -> None:
     assert "SECONDREAD_DATABASE_URL" in shown.stdout
 
 
-def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form(tmp_path: Path) -> None:
+def test_a_case_without_labels_keeps_its_patient_in_the_horvitz_thompson_form() -> None:
     """Its pairs with other cases of the patient are counted as such, not with the patient of some other case."""
     rng = np.random.default_rng(0)
-    n, classes = 60, ["a", "b"]
+    n = 60
     counts = np.stack([rng.integers(0, 3, n), rng.integers(0, 3, n)], axis=1)
     counts[::4] = 0
     probs = rng.dirichlet(np.ones(2), n)
     patients = np.array([f"p{i // 3}" for i in range(n)])
     weights = rng.uniform(1, 3, n)
-    rows = [(i, k, j) for i in range(n) for k in range(2) for j in range(counts[i, k])]
-    labels = {
-        "case_id": [f"c{i:03}" for i, _, _ in rows],
-        "annotator": [f"r{k}{j}" for _, k, j in rows],
-        "label": [classes[k] for _, k, _ in rows],
-        "patient": [patients[i] for i, _, _ in rows],
-        "w": [weights[i] for i, _, _ in rows],
-    }
-    columns = {"case_id": [f"c{i:03}" for i in range(n)], "prob:a": probs[:, 0], "prob:b": probs[:, 1]}
-    write_table(labels, tmp_path / "labels.csv")
-    write_table(columns | {"patient": patients.tolist()}, tmp_path / "predictions.csv")
-    found = evaluate_tables(tmp_path / "labels.csv", tmp_path / "predictions.csv", sample_weight="w", cluster="patient")
+    labels = labels_table(counts, "ab", patient=patients, w=weights)
+    predictions = wide_table(probs, "ab") | {"patient": patients.tolist()}
+    found = evaluate_tables(labels, predictions, sample_weight="w", cluster="patient")
     expected = evaluate(counts, probs, sample_weight=weights, cluster=patients)
     for name in ("CL", "CL_paired", "CL_D"):
         assert found.metrics[name].horvitz_thompson == pytest.approx(expected.metrics[name].horvitz_thompson, abs=1e-12)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from ml.training.evaluation import validate
 from ml.training.export import ParityError, check_parity, export_run, to_onnx
 from ml.training.learner import Learner, StepReport, average_weights, count_weighted_nll
 from ml.training.networks import NETWORK_NAMES, build_network
-from ml.training.run_folder import RunFolder, TrainConfig
+from ml.training.run_folder import RunFolder
 from ml.training.train import train
 from ml.util.files import read_json, write_json
 from tests.support.configs import quick_config
@@ -64,6 +64,22 @@ class KilledError(Exception):
     """Stands for a kill in the middle of an epoch."""
 
 
+def killed_in(epoch: int, step: int = 0) -> Callable[[StepReport], None]:
+    """An observer that ends a training after a step of an epoch."""
+
+    def kill(report: StepReport) -> None:
+        if (report.epoch, report.step) >= (epoch, step):
+            raise KilledError
+
+    return kill
+
+
+def assert_same_weights(one: RunFolder, other: RunFolder) -> None:
+    first, second = load_file(one.network), load_file(other.network)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
 def _untimed(run: RunFolder) -> list[dict[str, Any]]:
     """Rows of the epochs without what the clock said."""
     timed = {"images_per_second", "seconds"}
@@ -76,17 +92,11 @@ def test_a_killed_run_goes_on_to_the_same_weights(cells: ImageDataset, tmp_path:
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(cells, config, whole, device=CPU)
 
-    def kill(report: StepReport) -> None:
-        if (report.epoch, report.step) == (2, 1):
-            raise KilledError
-
     with pytest.raises(KilledError):
-        train(cells, config, broken, device=CPU, observer=kill)
+        train(cells, config, broken, device=CPU, observer=killed_in(2, 1))
     assert not broken.finished
     train(cells, config, broken, device=CPU)
-    first, second = load_file(whole.network), load_file(broken.network)
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
+    assert_same_weights(whole, broken)
     np.testing.assert_array_equal(whole.read_outputs().logits, broken.read_outputs().logits)
     assert _untimed(whole) == _untimed(broken)
 
@@ -193,13 +203,11 @@ def test_shifted_images_are_crops_of_the_image_with_its_edge_repeated() -> None:
 
 
 @pytest.mark.parametrize("orientation", ["any", "upright", "fixed"])
-def test_augmentation_keeps_shape_and_depends_on_the_generator_only(orientation: Any) -> None:
+def test_augmentation_depends_on_the_generator_only(orientation: Any) -> None:
     images = torch.randn(16, 3, 24, 24)
     first, second, other = (augment(images, orientation, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
-    assert first.shape == images.shape
     assert torch.equal(first, second)
-    assert torch.equal(first, images) == (orientation == "fixed")
-    assert torch.equal(first, other) == (orientation == "fixed")
+    assert torch.equal(first, images) == torch.equal(first, other) == (orientation == "fixed")
 
 
 @pytest.mark.slow
@@ -271,10 +279,8 @@ def test_one_label_a_case_gives_a_release_that_says_so(cells: ImageDataset, trai
     release = export_run(run, tmp_path / "release", fused=True)
     assert release.card["disagreement_calibrated"] is False
     assert "not calibrated" in (release.path / "README.md").read_text()
-    assert [o.name for o in onnxruntime.InferenceSession(str(release.path / "fused.onnx")).get_outputs()] == [
-        "class_probs",
-        "disagreement_prob",
-    ]
+    outputs = onnxruntime.InferenceSession(str(release.path / "fused.onnx")).get_outputs()
+    assert [output.name for output in outputs] == ["class_probs", "disagreement_prob"]
 
 
 @pytest.mark.slow
@@ -400,31 +406,20 @@ def test_large_checkpoints_are_written_now_and_then_and_lose_nothing_but_time(
     config = quick_config(epochs=4)
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(few_cells, config, whole, device=CPU)
-
-    def kill(report: StepReport) -> None:
-        if report.epoch == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(few_cells, config, broken, device=CPU, observer=kill)
+    with pytest.raises(KilledError):
+        train(few_cells, config, broken, device=CPU, observer=killed_in(3))
     assert len(broken.read_metrics()) == 1  # the first one, and no other since
     train(few_cells, config, broken, device=CPU)
     assert len(broken.read_metrics()) == 4
-    first, second = load_file(whole.network), load_file(broken.network)
-    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    assert_same_weights(whole, broken)
 
 
 @pytest.mark.gpu
 def test_a_run_on_a_gpu_stops_and_goes_on(few_cells: ImageDataset, tmp_path: Path) -> None:
     folder, cuda = RunFolder(tmp_path / "run"), torch.device("cuda")
     config = quick_config(epochs=4, batch_size=8)
-
-    def kill(report: StepReport) -> None:
-        if report.epoch == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(few_cells, config, folder, device=cuda, observer=kill)
+    with pytest.raises(KilledError):
+        train(few_cells, config, folder, device=cuda, observer=killed_in(2))
     train(few_cells, config, folder, device=cuda)
     assert len(folder.read_metrics()) == 4
     assert all(np.isfinite(row["valid_loss"]) for row in folder.read_metrics())
@@ -481,8 +476,7 @@ def test_of_those_that_vary_each_change_reaches_about_two_thirds() -> None:
 def test_a_last_batch_of_few_images_is_varied_too(count: int) -> None:
     few = [augment_stain_and_optics(IMAGES[:count], PREPROCESSING, "any", seeded(seed)) for seed in range(20)]
     assert {images.shape for images in few} == {IMAGES[:count].shape}
-    assert any(not torch.equal(images, IMAGES[:count]) for images in few)
-    assert any(torch.equal(images, IMAGES[:count]) for images in few)
+    assert {torch.equal(images, IMAGES[:count]) for images in few} == {False, True}
 
 
 def test_grey_images_keep_their_stain() -> None:
@@ -529,7 +523,5 @@ def test_framing_moves_and_scales_but_shows_the_cell() -> None:
 
 
 def test_a_word_that_means_no_augmentation_is_refused() -> None:
-    plain = {"network": "compact", "epochs": 1, "batch_size": 2, "learning_rate": 1e-3, "warmup_epochs": 0}
-    rest = {"decay_epochs": (), "patience": 1, "seed": 0, "precision": "float32", "compiled": False}
     with pytest.raises(ValueError, match="light or wide"):
-        TrainConfig(data="cells", data_options={}, backbone_weights=None, augmentation="x", **plain, **rest)  # type: ignore[arg-type]
+        quick_config(augmentation="x")

@@ -20,7 +20,7 @@ from scipy.special import expit
 from sqlalchemy import func, select
 
 from app.accounts import people as auth
-from app.database.tables import CasePrediction, Label, ReadRequest
+from app.database.tables import CasePrediction, Label, Read, ReadRequest
 from tests.app.test_leases import classes_of, set_policy
 from tests.support.service import Service, cell_png
 
@@ -137,9 +137,8 @@ class Harness:
         before, image = get(who.name, f"/v1/cases/{case}"), get(who.name, read["image"])
         digest = hashlib.sha256(image.content).hexdigest()
         disagreement = disagreement_of(before.json()["prediction"]) if before.status_code == 200 else 0.0
-        headers = {
-            name: value for name, value in image.headers.items() if name not in {"content-length", "x-request-id"}
-        }
+        varying = {"content-length", "x-request-id"}
+        headers = {name: value for name, value in image.headers.items() if name not in varying}
         waiting = re.search(r"(\d+) waiting", get(who.name, "/worklist").text)
         signs = [
             float(len(who.ids)), moment, max(who.ids, default=moment) - moment, self.counted(moment),
@@ -166,8 +165,6 @@ class Harness:
 
     def note_truth(self, read_id: str) -> None:
         """What nobody may know, at the time of the read."""
-        from app.database.tables import Read
-
         with self.service.context.database.read() as session:
             request = session.get_one(ReadRequest, session.get_one(Read, UUID(read_id)).request_id)
             arms = set(session.execute(select(ReadRequest.arm).where(ReadRequest.case_id == request.case_id)).scalars())

@@ -10,20 +10,20 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from app.accounts.people import reading_annotators
 from app.cases import blindness
 from app.database.engine import Database
 from app.database.migration import upgrade_schema
-from app.database.tables import Account, Alias, Annotator, Exposure, PolicyRow, Read, ReadRequest
+from app.database.tables import Alias, Annotator, Exposure, PolicyRow, ReadRequest
 from app.http.routing import walk_routes
-from app.labels.annotator_day import get_day_progress
 from app.labels.posterior import reassign_open_requests
 from app.metrics.queries import blind_labels
 from app.triage.planning import random_queue_place
 from app.triage.schemas import PolicyIn
 from tests.app.test_drawn_annotators import READERS, asked_of, drawing
-from tests.app.test_leases import all_twice, classes_of, commit, lease, requests_of, set_policy
+from tests.app.test_leases import all_twice, answer_next, classes_of, commit, lease, read_next, requests_of, set_policy
 from tests.app.test_people import first_password
+from tests.security.test_blind_by_image import show
+from tests.security.test_hidden_repeats import own_day
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
@@ -41,13 +41,8 @@ def test_no_route_shows_the_prediction_before_the_commit(service: Service, by_br
     all_twice(service)
     case = service.add_case("monocyte-says-the-file", cell_png(4), patient="p", site="s")
     codes = classes_of(service)
-    read = lease(service, "ben")  # somebody else has committed already
-    assert read is not None
-    other = service.post(
-        "ben", f"/v1/reads/{read['id']}/labels", json={"label": codes[0], "note": "ben-was-here"}
-    ).json()
-    mine = lease(service, "anna")
-    assert mine is not None
+    other = answer_next(service, "ben", codes[0], note="ben-was-here")  # somebody else has committed already
+    mine = read_next(service, "anna")
     assert mine["case_id"] == service.known_as("anna", case["id"])
     prediction = case["prediction"]
     secrets = {prediction["release"], "monocyte-says", "ben-was-here", "second_read", "triage", "audit", "answer_set"}
@@ -90,8 +85,6 @@ def _holds_nothing(secrets: set[str], where: str, text: str) -> None:
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_order_of_reading_is_each_annotators_own_and_not_that_of_need(service: Service) -> None:
-    from tests.app.test_leases import set_policy
-
     set_policy(service, threshold=0.99, audit_rate=1.0)
     cases = {case["id"]: case for case in (service.add_case(f"c{i}", cell_png(i)) for i in range(10))}
     orders = {}
@@ -128,9 +121,7 @@ def answered(service: Service, name: str, number: int, reveal: str) -> tuple[dic
     """What anna gets back for a label of a case of an arm, what the case says then, and how often it is to be read."""
     set_policy(service, **ARMS[name], reveal=reveal)
     case = service.add_case(name, cell_png(number))
-    read = lease(service, "anna")
-    assert read is not None
-    body = commit(service, "anna", read, classes_of(service)[0]).json()
+    body = answer_next(service, "anna", classes_of(service)[0])
     shown = service.get("anna", f"/v1/cases/{case['id']}")
     return body, f"{shown.status_code} {shown.json().get('detail')}", len(requests_of(service, case["id"]))
 
@@ -159,22 +150,17 @@ def test_a_change_of_mind_once_the_arm_can_be_told_is_not_blind(service: Service
     changed = service.post("anna", f"/v1/labels/{label['id']}/revisions", json=change).json()["label"]
     assert changed["blind"] is blind
     case_id = UUID(service.case_of("anna", label["case_id"]))
-    with service.context.database.read() as session:
-        counted = [row[2] for row in session.execute(blind_labels()) if row[0] == case_id]
+    counted = [row[2] for row in service.rows(blind_labels()) if row[0] == case_id]
     assert counted == [codes[1] if blind else codes[0]]
 
 
 def test_after_a_twin_was_shown_nothing_is_corrected_blind(service: Service) -> None:
-    from tests.security.test_blind_by_image import show
-
     set_policy(service, **ARMS["one read"], reveal="after_case_closed")
     service.add_case("first", cell_png(3))
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     codes = classes_of(service)
     assert commit(service, "anna", read, codes[0]).status_code == 201
-    twin = service.add_case("second", cell_png(3))
-    show(service, "anna", twin["id"])
+    show(service, "anna", service.add_case("second", cell_png(3))["id"])
     answer = service.post("anna", f"/v1/reads/{read['id']}/correction", json={"label": codes[1]})
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:secondread:problem:label-final")
 
@@ -206,8 +192,7 @@ def test_no_identifier_of_a_case_reaches_an_annotator(service: Service, reveal: 
     assert action is not None
     page(page(action[1], "POST", label=classes_of(service)[0]))
     page("/worklist")
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     listed = service.get("anna", "/v1/reads").json()["items"]
     assert read in listed
     path = f"/v1/reads/{read['id']}"
@@ -227,9 +212,7 @@ def test_no_identifier_of_a_case_reaches_an_annotator(service: Service, reveal: 
 def test_a_handle_is_its_annotators_own_and_nobody_elses(service: Service) -> None:
     set_policy(service, threshold=0.0)
     case = service.add_case()
-    anna, ben = lease(service, "anna"), lease(service, "ben")
-    assert anna is not None
-    assert ben is not None
+    anna, ben = read_next(service, "anna"), read_next(service, "ben")
     assert len({anna["case_id"], ben["case_id"], case["id"]}) == 3
     paths = {who: f"/v1/cases/{read['case_id']}" for who, read in (("anna", anna), ("ben", ben))}
     assert service.get("anna", paths["anna"]).status_code == 403  # blind: known, and not shown
@@ -260,44 +243,13 @@ def test_all_requests_of_a_case_have_its_place(service: Service) -> None:
     for place, who in enumerate(("anna", "ben")):
         while (read := lease(service, who)) is not None:
             assert commit(service, who, read, codes[place]).status_code == 201
-    with service.context.database.read() as session:
-        rows = session.execute(select(ReadRequest.case_id, ReadRequest.shuffle)).all()
+    rows = service.rows(select(ReadRequest.case_id, ReadRequest.shuffle))
     places: dict[Any, set[int]] = {}
     for case_id, place in rows:
         places.setdefault(case_id, set()).add(place)
     assert len(rows) >= 6
     assert [len(of_case) for of_case in places.values()] == [1, 1, 1]
     assert len(set.union(*places.values())) == 3
-
-
-def test_annotators_go_through_the_cases_together(service: Service) -> None:
-    """Each next case is one of the four that come first, and which of them is everybody's own."""
-    all_twice(service)
-    cases = [UUID(service.add_case(f"case {number}", cell_png(number))["id"]) for number in range(12)]
-    left = {who: {random_queue_place(case) for case in cases} for who in ("anna", "ben")}
-    code = classes_of(service)[0]
-    ranks: dict[str, list[int]] = {who: [] for who in left}
-    for _ in range(12):
-        for who, places in left.items():
-            read = lease(service, who)
-            assert read is not None
-            with service.context.database.read() as session:
-                request_id = session.get_one(Read, UUID(read["id"])).request_id
-                place = session.get_one(ReadRequest, request_id).shuffle
-            ranks[who].append(sorted(places).index(place))
-            places.remove(place)
-            assert commit(service, who, read, code).status_code == 201
-    assert left == {"anna": set(), "ben": set()}
-    assert all(max(of_one) < 4 for of_one in ranks.values())
-    assert ranks["anna"] != ranks["ben"]
-
-
-def n_waiting(service: Service, who: str) -> int:
-    from app.http.principal import Principal
-
-    with service.context.database.read() as session:
-        account = session.execute(select(Account).where(Account.name == who)).scalar_one()
-        return get_day_progress(session, Principal(account.id, who, "annotator", frozenset({"reads:own"}))).n_waiting
 
 
 def mixed(service: Service, n: int = 12) -> list[str]:
@@ -315,12 +267,12 @@ def test_a_queue_is_one_place_per_case_whichever_read_is_asked_and_whatever_othe
     own = {who: [case for case in cases if who in asked_of(service, case)] for who in READERS}
     for who in READERS:
         left = sorted(random_queue_place(uuid.UUID(case)) for case in own[who])
-        assert n_waiting(service, who) == len(left)
+        assert own_day(service, who).n_waiting == len(left)
         while (read := lease(service, who)) is not None:
             place = random_queue_place(uuid.UUID(service.case_of(who, read["case_id"])))
             assert left.index(place) < 4
             left.remove(place)
-            assert n_waiting(service, who) == len(left)
+            assert own_day(service, who).n_waiting == len(left)
             assert commit(service, who, read, codes[0]).status_code == 201
         assert left == []
 
@@ -332,12 +284,12 @@ def test_nothing_that_others_do_in_time_moves_an_annotators_count_or_next_case(s
     for who in READERS[1:]:
         seen = []
         for number in range(3):
-            seen.append(n_waiting(service, "anna"))
+            seen.append(own_day(service).n_waiting)
             read = lease(service, who)
             if read is not None and number:
                 commit(service, who, read, codes[number])
         assert len(set(seen)) == 1
-    assert n_waiting(service, "anna") == sum("anna" in asked_of(service, case) for case in cases)
+    assert own_day(service).n_waiting == sum("anna" in asked_of(service, case) for case in cases)
 
 
 def test_what_a_read_shows_is_the_same_for_the_first_and_the_second(service: Service) -> None:
@@ -346,29 +298,17 @@ def test_what_a_read_shows_is_the_same_for_the_first_and_the_second(service: Ser
     shapes: dict[tuple[int, str], set[str]] = {}
     for who in READERS:
         while (read := lease(service, who)) is not None:
-            with service.context.database.read() as session:
-                case = uuid.UUID(service.case_of(who, read["case_id"]))
-                annotators = {one.id: one.name for one in _annotators(service)}
-                wanted = select(ReadRequest).where(ReadRequest.case_id == case)
-                mine = next(one for one in session.execute(wanted).scalars() if annotators.get(one.annotator_id) == who)
+            case = uuid.UUID(service.case_of(who, read["case_id"]))
+            asked = ReadRequest.annotator_id.in_(select(Annotator.id).where(Annotator.name == who))
+            mine = service.one(select(ReadRequest).where(ReadRequest.case_id == case, asked))
             answer = commit(service, who, read, classes_of(service)[0])
-            said: Any = [sorted(read), read["state"], answer.status_code, _plain(answer.json())]
+            document = answer.json()
+            for name in ("id", "case_id", "annotator", "reading_seconds", "created_at"):  # of the person
+                del document["label"][name]
+            said: Any = [sorted(read), read["state"], answer.status_code, document]
             shapes.setdefault((mine.ordinal, mine.arm), set()).add(str(said))
     assert {key[0] for key in shapes} == {1, 2}
     assert len({frozenset(shape) for shape in shapes.values()}) == 1
-
-
-def _annotators(service: Service) -> list[Any]:
-    with service.context.database.write() as session:
-        return list(reading_annotators(session))
-
-
-def _plain(document: dict[str, Any]) -> dict[str, Any]:
-    label = {k: v for k, v in document["label"].items() if k not in _OF_THE_PERSON}
-    return document | {"label": label}
-
-
-_OF_THE_PERSON = {"id", "case_id", "annotator", "reading_seconds", "created_at"}
 
 
 def test_the_routes_that_tell_who_was_drawn_are_closed_to_annotators(service: Service) -> None:
@@ -383,14 +323,13 @@ def test_all_requests_of_a_case_keep_one_place_after_a_draw_and_another(service:
     cases = mixed(service)
     who = asked_of(service, cases[0])[0]
     assert who is not None
-    read = lease(service, who)
-    assert read is not None
+    read = read_next(service, who)
     service.post(who, f"/v1/reads/{read['id']}/decline", json={"reason": "not_my_field"})
     assert reassign_open_requests(service.context) == 1
     for case in cases:
         places = {(request.due_on, request.shuffle) for request in requests_of(service, case)}
         assert len(places) == 1
-    waiting = [n_waiting(service, name) for name in READERS]
+    waiting = [own_day(service, name).n_waiting for name in READERS]
     assert sum(waiting) == sum(len(requests_of(service, case)) for case in cases)
 
 
@@ -419,8 +358,7 @@ def test_what_is_shown_after_the_commit(service: Service) -> None:
         assert service.answer("anna", case["id"], code).status_code == 201
         service.make_labels_final()
         second = update(ReadRequest).where(ReadRequest.case_id == UUID(case["id"]), ReadRequest.ordinal == 2)
-        with service.context.database.write() as session:
-            session.execute(second.values(ordinal=2, **changes))
+        service.change(second.values(ordinal=2, **changes))
         set_policy(service, threshold=number * 1e-9, reveal="after_commit" if reveal == "never" else "never")
         answer = service.get("anna", path)
         assert answer.status_code == (403 if hidden else 200), (reveal, changes)
@@ -439,8 +377,7 @@ def test_the_first_look_is_recorded_once_with_what_was_shown(service: Service) -
     label = service.answer("anna", case["id"], classes_of(service)[0]).json()["label"]
     for _ in range(2):
         assert service.get("anna", f"/v1/cases/{case['id']}").status_code == 200
-    with service.context.database.read() as session:
-        row = session.execute(select(Exposure)).scalar_one()
-        champion = session.execute(select(Alias.release_id).where(Alias.name == "champion")).scalar_one()
-        who = session.execute(select(Annotator.name).where(Annotator.id == row.annotator_id)).scalar_one()
+    row = service.one(select(Exposure))
+    champion = service.one(select(Alias.release_id).where(Alias.name == "champion"))
+    who = service.one(select(Annotator.name).where(Annotator.id == row.annotator_id))
     assert (who, row.case_id, row.release_id, row.label_id) == ("anna", UUID(case["id"]), champion, UUID(label["id"]))

@@ -7,7 +7,7 @@ import threading
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
+from app.accounts import passwords, sign_in
 from app.accounts import people as auth
-from app.accounts import sign_in
 from app.accounts.sign_in import REMEMBERED, SignInThrottle
 from app.database.tables import AuditEvent
 from app.http.limiter import FREE_TRIES, IN_ALL, MAX_HEADERS, PASSWORDS, PER_ADDRESS
@@ -46,8 +46,8 @@ def made(tmp_path: Path, tiny_release: Path) -> Iterator[Installation]:
         OPENED.pop().close()
 
 
-def start(made: Installation, header_seconds: float) -> None:
-    made.server = made.spawn("serve", log="server.log", code=_SHORT.format(header=header_seconds))
+def start(made: Installation, code: str) -> None:
+    made.server = made.spawn("serve", log="server.log", code=code)
     wait_until(made._ready, 60, lambda: made.log)
 
 
@@ -86,11 +86,6 @@ def answer(opened: socket.socket) -> bytes:
     return received
 
 
-def send_on(opened: socket.socket, size: int) -> None:
-    for _ in range(size // 4096):
-        opened.sendall(b"x" * 4096)
-
-
 def status(made: Installation, source: str) -> int:
     asked = http.client.HTTPConnection("127.0.0.1", made.port, patient(20), source_address=(source, 0))
     try:
@@ -104,7 +99,7 @@ def status(made: Installation, source: str) -> int:
 
 @pytest.mark.slow
 def test_half_sent_headers_of_one_address_keep_nobody_else_out(made: Installation) -> None:
-    start(made, 600)
+    start(made, _SHORT.format(header=600))
     silent = [connect(made, "127.0.0.3", _HALF) for _ in range(PER_ADDRESS)]
     assert is_ended(connect(made, "127.0.0.3", _HALF))
     assert status(made, "127.0.0.3") == 0
@@ -119,7 +114,7 @@ def test_half_sent_headers_of_one_address_keep_nobody_else_out(made: Installatio
 @pytest.mark.slow
 def test_connections_of_six_hundred_addresses_keep_nobody_out(made: Installation) -> None:
     """Silent, half-sent and idle ones, of more addresses than there may be connections in all."""
-    start(made, 600)
+    start(made, _SHORT.format(header=600))
     sources = [f"127.0.{1 + number // 200}.{1 + number % 200}" for number in range(600)]
     for number, source in enumerate(sources):
         connect(made, source, (b"", _HALF, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")[number % 3])
@@ -130,7 +125,7 @@ def test_connections_of_six_hundred_addresses_keep_nobody_out(made: Installation
 
 @pytest.mark.slow
 def test_headers_have_a_deadline_and_a_size_and_so_has_what_nobody_reads(made: Installation) -> None:
-    start(made, 1.5)
+    start(made, _SHORT.format(header=1.5))
     for sent in (b"", _HALF, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):  # the last is idle afterwards
         opened = connect(made, "127.0.0.3", sent)
         if sent.endswith(b"\r\n\r\n"):
@@ -139,7 +134,7 @@ def test_headers_have_a_deadline_and_a_size_and_so_has_what_nobody_reads(made: I
         assert is_ended(opened)
     endless = connect(made, "127.0.0.3", _HALF)
     with pytest.raises(ConnectionError):
-        send_on(endless, 200 * MAX_HEADERS)
+        endless.sendall(200 * MAX_HEADERS * b"x")
     unread = connect(
         made, "127.0.0.3", b"POST /imports HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999\r\n\r\nabc"
     )
@@ -175,12 +170,9 @@ def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release
     with Installation(tmp_path / "home") as made:
         keys = made.prepare(tiny_release, viewer="viewer")
         made.environment["SECONDREAD_WORKER"] = "false"
-        made.server = made.spawn("serve", log="server.log", code=_HELD)
-        wait_until(made._ready, 60, lambda: made.log)
+        start(made, _HELD)
         answers: list[int] = []
-        senders = [threading.Thread(target=_sign_in, args=(made, i, answers)) for i in range(60)]
-        for sender in senders:
-            sender.start()
+        senders = _signing_in(made, range(60), answers)
         served = (PASSWORDS.size or 0) + (PASSWORDS.queue or 0)
         refused = 60 - served
         wait_until(lambda: len(answers) >= refused, 60, lambda: f"{Counter(answers)}\n{made.log}")
@@ -194,6 +186,13 @@ def test_sixty_sign_ins_at_once_keep_nobody_waiting(tmp_path: Path, tiny_release
         for sender in senders:
             sender.join(patient(60))
         assert Counter(answers) == {429: refused, 401: served}
+
+
+def _signing_in(made: Installation, numbers: Iterable[int], answers: list[int]) -> list[threading.Thread]:
+    senders = [threading.Thread(target=_sign_in, args=(made, number, answers)) for number in numbers]
+    for sender in senders:
+        sender.start()
+    return senders
 
 
 def _sign_in(made: Installation, number: int, answers: list[int]) -> None:
@@ -216,14 +215,9 @@ def test_sign_ins_of_one_address_wait_outside_and_are_then_asked_to_come_back(
         made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_REQUESTS_AT_ONCE": "3"}
         patient_for_a_second = "from app.http import middleware as f; from dataclasses import replace"
         patient_for_a_second += "; f.CALLER_REQUESTS = replace(f.CALLER_REQUESTS, wait_seconds=1.0)"
-        code = f"{patient_for_a_second}\n{_HELD}"
-        made.server = made.spawn("serve", log="server.log", code=code)
-        wait_until(made._ready, 60, lambda: made.log)
+        start(made, f"{patient_for_a_second}\n{_HELD}")
         statuses: list[int] = []
-
-        senders = [threading.Thread(target=_sign_in, args=(made, 0, statuses)) for _ in range(12)]
-        for sender in senders:
-            sender.start()
+        senders = _signing_in(made, [0] * 12, statuses)
         wait_until(lambda: len(statuses) == 9, 30, lambda: f"{Counter(statuses)}\n{made.log}")
         assert Counter(statuses) == {429: 9}
         (tmp_path / "let-go").touch()
@@ -272,9 +266,8 @@ def test_wrong_passwords_keep_out_whoever_sends_them_and_nobody_else(service: Se
     for _ in range(6):  # as in the review: a few wrong ones every minute kept the only admin out for ever
         attempt(service, "192.0.2.66", "anna", "wrong")
         assert attempt(service, "192.0.2.1", "anna", GOOD) == 303
-    with service.context.database.read() as session:
-        events = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "account.throttle")
-        assert session.execute(events).scalar_one() == 1
+    events = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "account.throttle")
+    assert service.one(events) == 1
     now[0] = 61
     assert attempt(service, "192.0.2.66", "anna", GOOD) == 303
     assert attempt(service, "192.0.2.66", "anna", "wrong") == 401
@@ -282,8 +275,6 @@ def test_wrong_passwords_keep_out_whoever_sends_them_and_nobody_else(service: Se
 
 
 def test_a_password_that_must_wait_is_not_hashed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.accounts import passwords
-
     hashed: list[str] = []
     real = passwords._check_password_hash
     monkeypatch.setattr(
@@ -325,8 +316,6 @@ def test_choosing_a_password_locks_nothing_while_it_is_hashed(
 ) -> None:
     """On SQLite one open transaction that writes stops every label."""
     cookie = first_password(service, "anna")
-    from app.accounts import passwords
-
     real, written = passwords._HASHER.hash, []
 
     def meanwhile(password: str) -> str:
@@ -347,13 +336,8 @@ def test_choosing_a_password_locks_nothing_while_it_is_hashed(
 PUBLIC = "https://reads.example.org"
 
 
-def one_time(service: Service, name: str = "anna") -> str:
-    with service.context.database.write() as session:
-        return auth.issue_one_time_password(session, service.context.keys.audit, name)
-
-
 def sign_in_once(service: Service, **headers: str) -> tuple[int, str]:
-    data = {"name": "anna", "password": one_time(service)}
+    data = {"name": "anna", "password": service.one_time_password("anna")}
     service.client.cookies.clear()
     answer = service.client.post("/login", data=data, headers=headers, follow_redirects=False)
     service.client.cookies.clear()

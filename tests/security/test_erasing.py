@@ -106,12 +106,11 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
     if context.database.engine.dialect.name == "postgresql":
         with context.database.write() as session:
             session.execute(text("ANALYZE"))  # the server does so by itself, and keeps values
-    with context.database.read() as session:
-        erased = list(session.execute(select(Case).where(Case.patient == PATIENT)).scalars())
-        outputs = session.execute(select(NetworkOutput).where(NetworkOutput.case_id.in_([row.id for row in erased])))
-        features = [row.features for row in outputs.scalars()]
-        keys = [getattr(row, "digest_key", None) for row in erased]
-        assert session.execute(select(ImportRow).where(ImportRow.external_id == ROW)).scalar_one().case_id is None
+    erased = service.scalars(select(Case).where(Case.patient == PATIENT))
+    outputs = select(NetworkOutput).where(NetworkOutput.case_id.in_([row.id for row in erased]))
+    features = [row.features for row in service.scalars(outputs)]
+    keys = [getattr(row, "digest_key", None) for row in erased]
+    assert service.one(select(ImportRow).where(ImportRow.external_id == ROW)).case_id is None
     assert len(erased) == 2
     assert any(row.stored_field_sha256 for row in erased)
     texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
@@ -132,12 +131,16 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
 
 
 @pytest.fixture
-def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
+def settings_of_commands(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this process are those of the service."""
     settings = service.context.settings
     monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
     monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
 
+
+@pytest.fixture
+def command(settings_of_commands: None) -> Any:
     def run(*arguments: str, stdin: str = "") -> Result:
         return CliRunner().invoke(secondread, list(arguments), input=stdin)
 
@@ -150,26 +153,23 @@ def command(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.both_databases
 @pytest.mark.slow_on_second_database
 def test_nothing_of_an_erased_patient_is_found_anywhere(
-    service: Service,
-    command: Any,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    service: Service, command: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     context = service.context
     engine = context.database.engine
     server = request.getfixturevalue("postgres") if engine.dialect.name == "postgresql" else None
     with capture_logs() as logs:
         canaries = live_with(service)
-    before = {line.partition(" in ")[0] for line in remains(canaries, [tmp_path], engine, server)}
+    before = {line.partition(" in ")[0] for line in remains(canaries, tmp_path, engine, server)}
     assert before == canaries.keys(), "a canary that cannot be found proves nothing"
     answer = command("patient", "erase", PATIENT, "--reason", "asked on Monday", stdin="y\n")
     assert answer.exit_code == 0, answer.output
-    assert remains(canaries, [tmp_path], engine, server) == set()
+    assert remains(canaries, tmp_path, engine, server) == set()
     write_backup(context, tmp_path / "later")
     with context.database.read_moment() as session:
         export_dataset(session, context, tmp_path / "export", "all", kind="parquet", proof=True)
         assert verify_all(session, context).faults == []
-    assert remains(canaries, [tmp_path], engine, server) == set()
+    assert remains(canaries, tmp_path, engine, server) == set()
     assert verify_proof.main([str(tmp_path / "export" / "proof.jsonl"), context.keys.audit.public_key]) == 0
     logged = repr(logs)
     assert "/v1/cases" in logged
@@ -186,13 +186,12 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
 
     def found_in(folder: str) -> set[str]:
         buckets.save(bucket, tmp_path / folder)
-        return remains(canaries, [tmp_path], one.context.database.engine, None)
+        return remains_in_files(canaries, tmp_path)
 
     one, other = two
     canaries = live_with(one, spoil)
     refresh_cache(other.context)
-    with other.context.database.read() as session:
-        cases = session.execute(select(Case).where(Case.patient == PATIENT)).scalars().all()
+    cases = other.scalars(select(Case).where(Case.patient == PATIENT))
     for case in cases:
         assert other.get("admin", f"/v1/cases/{case.id}/image").status_code == 200
     before = found_in("bucket before")
@@ -206,8 +205,7 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
     refresh_snapshots(other.context)
     refresh_cache(one.context)
     assert found_in("bucket at last") == set()
-    with other.context.database.read() as session:
-        assert verify_all(session, other.context).faults == []
+    assert other.faults() == []
 
 
 def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(service: Service, command: Any) -> None:
@@ -219,9 +217,8 @@ def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(ser
         assert said in answer.exception.detail
         work_off(service.context)
     assert command("patient", "erase", PATIENT, "--reason", "asked", stdin="n\n").exit_code == 1
-    with service.context.database.read() as session:
-        assert session.execute(select(func.count()).where(Case.patient == PATIENT)).scalar_one() == 2
-        assert session.execute(select(func.count()).select_from(Erasure)).scalar_one() == 0
+    assert service.one(select(func.count()).where(Case.patient == PATIENT)) == 2
+    assert service.one(select(func.count()).select_from(Erasure)) == 0
 
 
 def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service) -> None:
@@ -229,15 +226,8 @@ def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service
     work_off(service.context)
     report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
     assert (report.cases, report.import_rows, report.unfinished) == (0, 2, None)  # the file that no row is about too
-    assert (
-        remains(
-            {"name": PATIENT, "row": ROW, "file": FILE},
-            [service.context.settings.home.parent],
-            service.context.database.engine,
-            None,
-        )
-        == set()
-    )
+    known = {"name": PATIENT, "row": ROW, "file": FILE}
+    assert remains_in_files(known, service.context.settings.home.parent) == set()
     with pytest.raises(NotFound):
         erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
 
@@ -252,8 +242,7 @@ def test_while_somebody_reads_the_database_the_erasure_is_unfinished_and_the_wor
         assert report.unfinished is not None
         assert finish_erasures(context).problem is not None
     run_maintenance(context)
-    with context.database.read() as session:
-        assert session.execute(select(Erasure.finished_at)).scalar_one() is not None
+    assert service.one(select(Erasure.finished_at)) is not None
 
 
 def test_a_case_without_a_patient_is_erased_by_its_external_id(service: Service, command: Any) -> None:
@@ -263,8 +252,7 @@ def test_a_case_without_a_patient_is_erased_by_its_external_id(service: Service,
         answer = command("patient", "erase", external_id, "--case", "--reason", "asked", "--yes")
         assert isinstance(answer.exception, NotFound)  # whoever has a patient is erased as a whole
     assert command("patient", "erase", EXTERNAL, "--case", "--reason", "asked", "--yes").exit_code == 0
-    with service.context.database.read() as session:
-        left = session.execute(select(Case.external_id).where(Case.erased_at.is_(None))).scalars().all()
+    left = service.scalars(select(Case.external_id).where(Case.erased_at.is_(None)))
     assert left == [f"{EXTERNAL}-2"]
 
 
@@ -272,31 +260,28 @@ def test_a_snapshot_that_was_under_way_is_written_again(service: Service, tmp_pa
     context = service.context
     store(service, EXTERNAL, picture(), {}, patient=PATIENT)
     write_snapshots(context)
-    snapshots, engine = context.settings.home / "snapshots", context.database.engine
+    snapshots = context.settings.home / "snapshots"
     shutil.copytree(snapshots, tmp_path / "aside")
     assert erase_patient_everywhere(context, "lead", PATIENT, "asked").snapshots == 1
     shutil.copytree(tmp_path / "aside", snapshots, dirs_exist_ok=True)  # its writer had read the rows before
     number = {"number": stable_name_hash(f"patient:{PATIENT}")}
-    assert len(remains(number, [snapshots], engine, None)) == 1
+    assert len(remains_in_files(number, snapshots)) == 1
     refresh_snapshots(context)
-    assert remains(number, [snapshots], engine, None) == set()
+    assert remains_in_files(number, snapshots) == set()
     assert list(snapshots.glob("*/[0-9]*"))
 
 
 @pytest.fixture
-def backed_up(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def backed_up(service: Service, settings_of_commands: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A backup with a patient who was erased afterwards; the environment names a new HOME."""
-    settings, context = service.context.settings, service.context
+    context = service.context
     store(service, EXTERNAL, cell_png(1), {"r1": 0}, patient=PATIENT)
     store(service, "another", cell_png(2), {}, patient="another")
-    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.key_ring().to_bytes().decode())
-    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
-    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
     monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(tmp_path / "heads"))
     done = run_here("db", "backup", tmp_path / "backup")
     assert done.returncode == 0, done.stderr
     assert "erasures.jsonl" in done.stdout + done.stderr
-    shutil.copy(settings.erasure_list, tmp_path / "older")
+    shutil.copy(context.settings.erasure_list, tmp_path / "older")
     report = erase_patient_everywhere(context, "lead", PATIENT, "asked")
     assert (report.cases, report.unfinished) == (1, None)
     assert any(name.startswith("backup ") for name in report.backups)
@@ -323,7 +308,7 @@ def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_u
     assert done.returncode == 0, done.stderr
     assert "1 patients" in done.stderr
     context = build_context(Settings())
-    assert remains({"name": PATIENT, "external id": EXTERNAL}, [new], context.database.engine, None) == set()
+    assert remains_in_files({"name": PATIENT, "external id": EXTERNAL}, new) == set()
     with context.database.read() as session:
         assert verify_all(session, context).faults == []
         erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().one()
@@ -343,9 +328,7 @@ def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_se
 
     def serve(application: object, *_: object) -> None:
         served.append(application)
-        context = build_context(settings)
-        assert remains({"name": PATIENT}, [settings.home], context.database.engine, None) == set()
-        context.database.engine.dispose()
+        assert remains_in_files({"name": PATIENT}, settings.home) == set()
 
     monkeypatch.setattr("app.cli.server.run_server", serve)
     monkeypatch.setenv("SECONDREAD_WORKER", "false")
@@ -375,8 +358,7 @@ def test_what_the_list_names_is_erased_once_and_a_forged_list_is_refused(service
         session.flush()  # as a database knows it that was lost
         assert append_missing_erasures(path, session, context.keys.erasures) == 2
     assert [repeat_listed_erasures(context), repeat_listed_erasures(context)] == [1, 0]
-    with context.database.read() as session:
-        assert session.execute(select(Case.id).where(Case.external_id == EXTERNAL)).first() is None
+    assert service.scalars(select(Case.id).where(Case.external_id == EXTERNAL)) == []
     path.unlink()
     with context.database.read() as session:
         append_missing_erasures(path, session, DerivedKey(b"of another installation, long enough", b""))
@@ -434,20 +416,18 @@ def _heap(url: str, server: PostgresServer) -> Path:
     return server.data / "base" / str(row[0])
 
 
-def remains(
-    canaries: Mapping[str, object], folders: list[Path], engine: Engine, server: PostgresServer | None
-) -> set[str]:
-    """Which canaries are found, and where."""
-    found, url = set(), engine.url.render_as_string(hide_password=False)
-    searched = [*folders, *([_heap(url, server)] if server is not None else [])]
-    for folder in searched:
-        found |= _in_files(canaries, folder)
-    for table, content in _rows(url) if server is not None else ():
-        found |= {f"{name} in {table}" for name in _found(canaries, content)}
+def remains(canaries: Mapping[str, object], folder: Path, engine: Engine, server: PostgresServer | None) -> set[str]:
+    """Which canaries are found, and where: in a folder, and in the files and rows of PostgreSQL."""
+    found = remains_in_files(canaries, folder)
+    if server is not None:
+        url = engine.url.render_as_string(hide_password=False)
+        found |= remains_in_files(canaries, _heap(url, server))
+        for table, content in _rows(url):
+            found |= {f"{name} in {table}" for name in _found(canaries, content)}
     return found
 
 
-def _in_files(canaries: Mapping[str, object], folder: Path) -> set[str]:
+def remains_in_files(canaries: Mapping[str, object], folder: Path) -> set[str]:
     """The folder is read anew when a file goes while it is read: a server renames and removes files as it likes."""
     for _ in range(READINGS):
         with suppress(FileNotFoundError):

@@ -1,8 +1,6 @@
 """A flood of requests or bodies waits for itself, and nobody else does for it."""
 
 import asyncio
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +14,8 @@ import pytest
 from app.http import middleware
 from app.http.limiter import BODIES, MAX_SIGN_IN, MAX_UPLOAD, MIN_PER_ADDRESS, Limiter, LimitPlace
 from app.http.middleware import BodyLimits, FairShare, make_share_limiters
-from tests.security.test_pictures import memory_of
-from tests.support.coroutines import run_async
+from tests.security.test_pictures import memory_of, watched_memory
+from tests.support.coroutines import asynchronous, run_async
 from tests.support.process import Installation
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -92,127 +90,106 @@ def start(door: Door, paths: list[str], **whose: Any) -> "list[asyncio.Task[int]
     return [asyncio.create_task(door.ask(path, **whose)) for path in paths]
 
 
-@undone(
-    "T17",
-    "of one caller a few requests are worked on at once",
-    middleware.FairShare,
-    "__call__",
-    lambda self, *call: self.app(*call),
-)
-def test_a_flood_waits_in_turn_and_others_pass_it() -> None:
-    async def scene() -> None:
-        door = Door()
-        flood = start(door, [f"/{number}" for number in range(9)])
-        await until(lambda: len(door.inside) == 2)
-        others = start(door, ["/b", "/c", "/healthz", "/metrics"], caller="Bearer b")
-        await until(lambda: len(door.inside) == 6)
-        assert set(door.inside[2:]) == {"/b", "/c", "/healthz", "/metrics"}
-        door.let_go.set()
-        assert await asyncio.gather(*flood, *others) == [200] * 13
-        assert [path for path in door.inside if path[1:].isdigit()] == [f"/{number}" for number in range(9)]
-        assert door.is_empty()
-
-    run_async(scene())
+@undone("T17", "of one caller a few work at once", FairShare, "__call__", lambda self, *call: self.app(*call))
+@asynchronous
+async def test_a_flood_waits_in_turn_and_others_pass_it() -> None:
+    door = Door()
+    flood = start(door, [f"/{number}" for number in range(9)])
+    await until(lambda: len(door.inside) == 2)
+    others = start(door, ["/b", "/c", "/healthz", "/metrics"], caller="Bearer b")
+    await until(lambda: len(door.inside) == 6)
+    assert set(door.inside[2:]) == {"/b", "/c", "/healthz", "/metrics"}
+    door.let_go.set()
+    assert await asyncio.gather(*flood, *others) == [200] * 13
+    assert [path for path in door.inside if path[1:].isdigit()] == [f"/{number}" for number in range(9)]
+    assert door.is_empty()
 
 
-def test_an_address_with_ever_new_credentials_leaves_room_for_others() -> None:
-    async def scene() -> None:
-        door = Door()
-        flood = [task for number in range(60) for task in start(door, ["/x"], caller=f"Bearer made up {number}")]
-        await until(lambda: len(door.inside) == MIN_PER_ADDRESS)
-        other = start(door, ["/y"], address="192.0.2.2", caller="")
-        await until(lambda: door.inside[-1] == "/y")
-        door.let_go.set()
-        assert await asyncio.gather(*flood, *other) == [200] * 61
-        assert door.is_empty()
-
-    run_async(scene())
+@asynchronous
+async def test_an_address_with_ever_new_credentials_leaves_room_for_others() -> None:
+    door = Door()
+    flood = [task for number in range(60) for task in start(door, ["/x"], caller=f"Bearer made up {number}")]
+    await until(lambda: len(door.inside) == MIN_PER_ADDRESS)
+    other = start(door, ["/y"], address="192.0.2.2", caller="")
+    await until(lambda: door.inside[-1] == "/y")
+    door.let_go.set()
+    assert await asyncio.gather(*flood, *other) == [200] * 61
+    assert door.is_empty()
 
 
-def test_what_streams_takes_no_place() -> None:
-    async def scene() -> None:
-        door = Door(at_once=1)
-        tasks = start(door, ["/stream"] * 5)
-        await until(lambda: len(door.inside) == 5)
-        door.let_go.set()
-        assert await asyncio.gather(*tasks) == [200] * 5
-        assert door.is_empty()
-
-    run_async(scene())
+@asynchronous
+async def test_what_streams_takes_no_place() -> None:
+    door = Door(at_once=1)
+    tasks = start(door, ["/stream"] * 5)
+    await until(lambda: len(door.inside) == 5)
+    door.let_go.set()
+    assert await asyncio.gather(*tasks) == [200] * 5
+    assert door.is_empty()
 
 
-def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back() -> None:
-    async def scene() -> None:
-        door = Door(at_once=1)
-        first = start(door, ["/1"])
-        await until(lambda: door.inside == ["/1"])
-        door.limiters[0].wait_seconds = 0.01
-        assert await door.ask("/2") == 429
-        door.limiters[0].queue = 0
-        assert await door.ask("/3") == 429
-        door.let_go.set()
-        assert await first[0] == 200
-        assert door.inside == ["/1"]
-        assert door.is_empty()
-
-    run_async(scene())
+@asynchronous
+async def test_who_waits_too_long_or_in_too_long_a_queue_is_asked_to_come_back() -> None:
+    door = Door(at_once=1)
+    first = start(door, ["/1"])
+    await until(lambda: door.inside == ["/1"])
+    door.limiters[0].wait_seconds = 0.01
+    assert await door.ask("/2") == 429
+    door.limiters[0].queue = 0
+    assert await door.ask("/3") == 429
+    door.let_go.set()
+    assert await first[0] == 200
+    assert door.inside == ["/1"]
+    assert door.is_empty()
 
 
 @pytest.mark.parametrize("caller", ["Bearer a", ""])
-def test_bodies_that_arrive_slowly_hold_no_place(caller: str) -> None:
+@asynchronous
+async def test_bodies_that_arrive_slowly_hold_no_place(caller: str) -> None:
     """Otherwise a few half-sent requests would keep out everybody of an address, or of a key."""
-
-    async def scene() -> None:
-        door = Door()
-        door.body.clear()
-        parked = start(door, ["/slow"] * 40, caller=caller, slow=True)
-        await until(lambda: len(door.inside) == 40)
-        quick = start(door, ["/quick"] * 2, caller=caller)
-        await until(lambda: door.working == ["/quick"] * 2)
-        door.body.set()
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert door.working == ["/quick"] * 2  # work waits for a place like everybody's
-        door.let_go.set()
-        assert await asyncio.gather(*parked, *quick) == [200] * 42
-        assert door.is_empty()
-
-    run_async(scene())
+    door = Door()
+    door.body.clear()
+    parked = start(door, ["/slow"] * 40, caller=caller, slow=True)
+    await until(lambda: len(door.inside) == 40)
+    quick = start(door, ["/quick"] * 2, caller=caller)
+    await until(lambda: door.working == ["/quick"] * 2)
+    door.body.set()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert door.working == ["/quick"] * 2  # work waits for a place like everybody's
+    door.let_go.set()
+    assert await asyncio.gather(*parked, *quick) == [200] * 42
+    assert door.is_empty()
 
 
-def test_who_finds_no_place_after_the_body_is_asked_to_come_back() -> None:
-    async def scene() -> None:
-        door = Door(at_once=1)
-        door.body.clear()
-        slow = start(door, ["/slow"], slow=True)
-        await until(lambda: door.is_empty() and door.inside == ["/slow"])
-        first = start(door, ["/1"])
-        await until(lambda: door.working == ["/1"])
-        door.limiters[0].wait_seconds = 0.01
-        door.body.set()
-        assert await slow[0] == 429
-        door.let_go.set()
-        assert await first[0] == 200
-        assert door.is_empty()
-
-    run_async(scene())
+@asynchronous
+async def test_who_finds_no_place_after_the_body_is_asked_to_come_back() -> None:
+    door = Door(at_once=1)
+    door.body.clear()
+    slow = start(door, ["/slow"], slow=True)
+    await until(lambda: door.is_empty() and door.inside == ["/slow"])
+    first = start(door, ["/1"])
+    await until(lambda: door.working == ["/1"])
+    door.limiters[0].wait_seconds = 0.01
+    door.body.set()
+    assert await slow[0] == 429
+    door.let_go.set()
+    assert await first[0] == 200
+    assert door.is_empty()
 
 
-def test_nobody_takes_the_places_of_an_address_or_a_key_by_naming_them() -> None:
-    async def scene() -> None:
-        door = Door()
-        named = start(door, ["/1", "/2", "/3"], caller="192.0.2.7")
-        spaced = start(door, ["/4", "/5", "/6"], caller="Bearer  b")
-        await until(lambda: len(door.working) == 4)
-        of_the_address = start(door, ["/7"], caller="", address="192.0.2.7")
-        await until(lambda: "/7" in door.working)
-        of_the_key = start(door, ["/8"], caller="bearer b")
-        await asyncio.sleep(0.05)
-        assert "/8" not in door.inside  # one key, however it is written
-        door.let_go.set()
-        assert await asyncio.gather(*named, *spaced, *of_the_address, *of_the_key) == [200] * 8
-
-    run_async(scene())
+@asynchronous
+async def test_nobody_takes_the_places_of_an_address_or_a_key_by_naming_them() -> None:
+    door = Door()
+    named = start(door, ["/1", "/2", "/3"], caller="192.0.2.7")
+    spaced = start(door, ["/4", "/5", "/6"], caller="Bearer  b")
+    await until(lambda: len(door.working) == 4)
+    of_the_address = start(door, ["/7"], caller="", address="192.0.2.7")
+    await until(lambda: "/7" in door.working)
+    of_the_key = start(door, ["/8"], caller="bearer b")
+    await asyncio.sleep(0.05)
+    assert "/8" not in door.inside  # one key, however it is written
+    door.let_go.set()
+    assert await asyncio.gather(*named, *spaced, *of_the_address, *of_the_key) == [200] * 8
 
 
 def test_a_server_that_works_on_more_at_once_does_so_for_one_address_too() -> None:
@@ -283,52 +260,45 @@ class BodyDoor:
 
 
 @undone("T1", "bodies that wait share a budget of memory", middleware, "_COPIES", 0)
-def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> None:
-    async def scene() -> None:
-        door = BodyDoor(20 * MIB)  # each counts twice
-        first = asyncio.create_task(door.ask(7 * MIB))
-        await until(lambda: door.read == [7 * MIB])
-        large, small = asyncio.create_task(door.ask(4 * MIB)), asyncio.create_task(door.ask(MIB))
-        await until(lambda: len(door.read) == 2)
-        assert door.read[1:] == [MIB]
-        unknown = asyncio.create_task(door.ask(100, declared=False))  # may become the largest that is allowed
-        await until(lambda: door.memory.count_use().waiting == 2)
-        door.let_go.set()
-        assert [await task for task in (first, large, small, unknown)] == [200] * 4
-        assert door.memory.count_use() == (0, 0)
-
-    run_async(scene())
+@asynchronous
+async def test_a_body_without_room_waits_unread_and_what_fits_passes_it() -> None:
+    door = BodyDoor(20 * MIB)  # each counts twice
+    first = asyncio.create_task(door.ask(7 * MIB))
+    await until(lambda: door.read == [7 * MIB])
+    large, small = asyncio.create_task(door.ask(4 * MIB)), asyncio.create_task(door.ask(MIB))
+    await until(lambda: len(door.read) == 2)
+    assert door.read[1:] == [MIB]
+    unknown = asyncio.create_task(door.ask(100, declared=False))  # may become the largest that is allowed
+    await until(lambda: door.memory.count_use().waiting == 2)
+    door.let_go.set()
+    assert [await task for task in (first, large, small, unknown)] == [200] * 4
+    assert door.memory.count_use() == (0, 0)
 
 
-def test_a_request_without_a_body_takes_nothing() -> None:
+@asynchronous
+async def test_a_request_without_a_body_takes_nothing() -> None:
     """A stream of events lasts for hours and listens for the end of its connection."""
-
-    async def scene() -> None:
-        door = BodyDoor(MIB)
-        task = asyncio.create_task(door.ask(0))
-        await until(lambda: door.read == [0])
-        assert door.memory.count_use() == (0, 0)
-        door.let_go.set()
-        assert await task == 200
-
-    run_async(scene())
+    door = BodyDoor(MIB)
+    task = asyncio.create_task(door.ask(0))
+    await until(lambda: door.read == [0])
+    assert door.memory.count_use() == (0, 0)
+    door.let_go.set()
+    assert await task == 200
 
 
-def test_who_waits_too_long_is_asked_to_come_back() -> None:
-    async def scene() -> None:
-        door = BodyDoor(2 * MIB)
-        door.memory.wait_seconds = 0.01
-        first = asyncio.create_task(door.ask(MIB))
-        await until(lambda: len(door.read) == 1)
-        assert await door.ask(2) == 429
-        gone = asyncio.create_task(door.ask(2))
-        await until(lambda: door.memory.count_use().waiting == 1)
-        gone.cancel()
-        door.let_go.set()
-        assert await first == 200
-        assert await door.ask(MIB) == 200
-
-    run_async(scene())
+@asynchronous
+async def test_who_waits_too_long_is_asked_to_come_back() -> None:
+    door = BodyDoor(2 * MIB)
+    door.memory.wait_seconds = 0.01
+    first = asyncio.create_task(door.ask(MIB))
+    await until(lambda: len(door.read) == 1)
+    assert await door.ask(2) == 429
+    gone = asyncio.create_task(door.ask(2))
+    await until(lambda: door.memory.count_use().waiting == 1)
+    gone.cancel()
+    door.let_go.set()
+    assert await first == 200
+    assert await door.ask(MIB) == 200
 
 
 def test_who_is_not_known_yet_takes_nothing_of_it(shared_service: Service) -> None:
@@ -378,20 +348,9 @@ def test_sixty_four_clients_with_twelve_mebibytes_each(tmp_path: Path, tiny_rele
             return httpx2.post(f"{made.address}/v1/cases", **options).status_code
 
         assert {send(0), send(1)} == {200, 201}
-        before, peak, over = memory_of(pid), 0, threading.Event()
-
-        def watch() -> None:
-            nonlocal peak
-            while not over.is_set():
-                peak = max(peak, memory_of(pid))
-                time.sleep(0.02)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        with ThreadPoolExecutor(64) as pool:
+        with watched_memory(pid) as seen, ThreadPoolExecutor(64) as pool:
             answers = Counter(pool.map(send, range(2, 66)))
-        over.set()
-        watcher.join()
+        before, peak = seen
         print(f"{dict(answers)}; {(peak - before) / MIB:,.0f} MiB at most")
         assert set(answers) <= {200, 201, 429}, answers
         assert peak - before < BODIES.size + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"

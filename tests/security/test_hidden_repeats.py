@@ -30,8 +30,9 @@ from app.http.routing import walk_routes
 from app.labels import repeats
 from app.labels.annotator_day import DayProgress, get_day_progress
 from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
-from tests.app.test_leases import classes_of, commit, lease, set_policy
+from tests.app.test_leases import classes_of, commit, expire_all, lease, read_next, set_policy
 from tests.app.test_people import first_password
+from tests.security.test_blind_by_image import show
 from tests.support.label_queries import SEES_REPEATS, SENDERS, list_uses, seen_senders
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -55,43 +56,40 @@ def coin(monkeypatch: pytest.MonkeyPatch) -> Coin:
     return falls
 
 
-def read_next(service: Service) -> dict[str, Any]:
-    read = lease(service, "anna")
-    assert read is not None
-    return read
-
-
-def planned(service: Service, coin: Coin, n_cases: int = 9, **fields: Any) -> Repeat:
-    """A repeat that waits among some cases, of a case that anna has read."""
+def held_back(service: Service, coin: Coin, **fields: Any) -> None:
+    """Nine cases after one that anna has read, and that is held back from her."""
     set_policy(service, **POLICY | fields)
     service.add_case("seen", cell_png(0), field=cell_png(100), patient="p")
     coin(0.0)
-    assert commit(service, "anna", read_next(service), classes_of(service)[0]).status_code == 201
+    assert commit(service, "anna", read_next(service, "anna"), classes_of(service)[0]).status_code == 201
     coin(1.0)
     assert service.make_labels_final() == 1
-    for number in range(1, n_cases + 1):
+    for number in range(1, 10):
         service.add_case(f"case {number}", cell_png(number), field=cell_png(100 + number))
+
+
+def planned(service: Service, coin: Coin, **fields: Any) -> Repeat:
+    """A repeat that waits among some cases, of a case that anna has read."""
+    held_back(service, coin, **fields)
     coin(0.0)
-    read = read_next(service)
+    read = read_next(service, "anna")
     coin(1.0)
     assert service.call("anna", "DELETE", f"/v1/reads/{read['id']}").status_code == 204
     return repeats_of(service)[0]
 
 
 def repeats_of(service: Service) -> list[Repeat]:
-    with service.context.database.read() as session:
-        return list(session.execute(select(Repeat)).scalars())
+    return service.scalars(select(Repeat))
 
 
 def move_to_the_front(service: Service) -> None:
     """Let the planned repeat be the next case."""
-    with service.context.database.write() as session:
-        session.execute(update(Repeat).values(due_on="2000-01-01"))
+    service.change(update(Repeat).values(due_on="2000-01-01"))
 
 
-def own_day(service: Service) -> DayProgress:
+def own_day(service: Service, who: str = "anna") -> DayProgress:
     with service.context.database.read() as session:
-        row = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
+        row = session.execute(select(Account).where(Account.name == who)).scalar_one()
         return get_day_progress(session, Principal(row.id, row.name, row.role, frozenset({"reads:own"})))
 
 
@@ -127,16 +125,10 @@ def journey(service: Service, cookie: dict[str, str], read: dict[str, Any]) -> l
     look()
     seen.append(service.call("anna", "PATCH", own))
     seen.append(commit(service, "anna", read, "nonsense"))
-    first = service.post(
-        "anna", f"{own}/labels", "k" + read["id"], json={"label": codes[0], "note": "seen", "confidence": 0.7}
-    )
-    seen += [
-        first,
-        service.post(
-            "anna", f"{own}/labels", "k" + read["id"], json={"label": codes[0], "note": "seen", "confidence": 0.7}
-        ),
-    ]
-    seen += [commit(service, "anna", read, codes[0]), service.get("anna", own), service.call("anna", "PATCH", own)]
+    given = {"label": codes[0], "note": "seen", "confidence": 0.7}
+    first, again = (service.post("anna", f"{own}/labels", "k" + read["id"], json=given) for _ in range(2))
+    seen += [first, again, commit(service, "anna", read, codes[0])]
+    seen += [service.get("anna", own), service.call("anna", "PATCH", own)]
     look()
     seen.append(service.post("anna", f"{own}/correction", json={"label": "nonsense"}))
     corrected = service.post("anna", f"{own}/correction", json={"label": codes[1]})
@@ -161,12 +153,12 @@ def journey(service: Service, cookie: dict[str, str], read: dict[str, Any]) -> l
 def test_a_repeat_is_like_any_read_at_every_exit(service: Service, coin: Coin, reveal: str) -> None:
     planned(service, coin, reveal=reveal)
     cookie = first_password(service, "anna")
-    journey(service, cookie, read_next(service))  # so that the next two have one before them
+    journey(service, cookie, read_next(service, "anna"))  # so that the next two have one before them
     move_to_the_front(service)
-    again = read_next(service)
+    again = read_next(service, "anna")
     assert repeats_of(service)[0].state == "leased"
     of_repeat = journey(service, cookie, again)
-    other = read_next(service)
+    other = read_next(service, "anna")
     of_other = journey(service, cookie, other)
     for one, another in zip(of_repeat, of_other, strict=True):
         assert one[:2] == another[:2]
@@ -181,7 +173,7 @@ def test_a_repeat_takes_the_statements_of_any_read(
     """Else the time of an answer would tell it."""
     planned(service, coin, threshold=0)  # of cases with another read to come, since the last one closes its case
     cookie = first_password(service, "anna")
-    journey(service, cookie, read_next(service))
+    journey(service, cookie, read_next(service, "anna"))
     move_to_the_front(service)
     send, seen = service.client.request, []
 
@@ -194,7 +186,7 @@ def test_a_repeat_takes_the_statements_of_any_read(
 
     monkeypatch.setattr(service.client, "request", request)
     for _ in range(2):  # the repeat, and another case
-        journey(service, cookie, read_next(service))
+        journey(service, cookie, read_next(service, "anna"))
     half = len(seen) // 2
     assert seen[:half] == seen[half:]
 
@@ -210,7 +202,7 @@ def test_the_handle_of_a_repeat_is_not_that_of_the_case(service: Service, coin: 
     planned(service, coin)
     move_to_the_front(service)
     seen = {service.known_as("anna", str(repeats_of(service)[0].case_id))}
-    read = read_next(service)
+    read = read_next(service, "anna")
     assert read["case_id"] not in seen
     first = seen.pop()
     for name in ("image", "field"):
@@ -224,19 +216,16 @@ def test_a_repeat_ends_like_any_read(service: Service, coin: Coin, ends: str) ->
     move_to_the_front(service)
     answers = []
     for _ in range(2):  # the repeat, and another case
-        read = read_next(service)
+        read = read_next(service, "anna")
         own = f"/v1/reads/{read['id']}"
         if ends == "decline":
             answers.append([plain(service.post("anna", f"{own}/decline", json={"reason": "image_quality"}))])
         elif ends == "release":
             answers.append([plain(service.call("anna", "DELETE", own))])
         else:
-            from tests.app.test_leases import expire_all
-
             expire_all(service)
-            with service.context.database.write() as session:
-                session.execute(update(Repeat).where(Repeat.state == "leased").values(lease_expires_at=utc_now()))
-            after = read_next(service)
+            service.change(update(Repeat).where(Repeat.state == "leased").values(lease_expires_at=utc_now()))
+            after = read_next(service, "anna")
             assert after["case_id"] == read["case_id"]
             assert after["id"] != read["id"]
             answers.append(
@@ -244,8 +233,7 @@ def test_a_repeat_ends_like_any_read(service: Service, coin: Coin, ends: str) ->
             )
         answers[-1].append(plain(service.get("anna", own)))
         service.written_past = True
-        with service.context.database.write() as session:
-            session.execute(update(Repeat).values(state="closed"))
+        service.change(update(Repeat).values(state="closed"))
     assert answers[0] == answers[1]
 
 
@@ -266,42 +254,32 @@ def test_the_number_of_waiting_cases_falls_by_one_with_each_lease(service: Servi
     assert counts == list(range(counts[0], -1, -1))
     assert repeats_of(service)[0].state == "answered"
     assert own_day(service).n_today == len(given) + 1
-    later = {"back_at": utc_now() - timedelta(seconds=1)}
-    with service.context.database.write() as session:
-        session.execute(update(Repeat).values(**later))
+    service.change(update(Repeat).values(back_at=utc_now() - timedelta(seconds=1)))
     service.written_past = True
     assert own_day(service).n_waiting == 1  # the case whose seat it took comes back
     assert lease(service, "anna") is not None
 
 
 def test_planning_moves_neither_the_count_nor_the_next_cases(service: Service, coin: Coin) -> None:
-    set_policy(service, **POLICY)
-    service.add_case("seen", cell_png(0))
-    coin(0.0)
-    commit(service, "anna", read_next(service), classes_of(service)[0])
-    coin(1.0)
-    service.make_labels_final()
-    for number in range(1, 10):
-        service.add_case(f"case {number}", cell_png(number))
-    before, first = own_day(service).n_waiting, read_next(service)
+    held_back(service, coin)
+    before, first = own_day(service).n_waiting, read_next(service, "anna")
     assert own_day(service).n_waiting == before - 1
     service.call("anna", "DELETE", f"/v1/reads/{first['id']}")
     coin(0.0)
-    again = read_next(service)
+    again = read_next(service, "anna")
     coin(1.0)
     assert again["case_id"] == first["case_id"]
     assert len(repeats_of(service)) == 1
     assert own_day(service).n_waiting == before - 1
     service.call("anna", "DELETE", f"/v1/reads/{again['id']}")
-    assert read_next(service)["case_id"] == first["case_id"]
+    assert read_next(service, "anna")["case_id"] == first["case_id"]
 
 
 def everything_counted(service: Service) -> list[Any]:
     """What is computed and shown of cases to those who manage reads."""
     paths = ["/v1/metrics?partition=all", "/v1/agreement?partition=all", "/v1/worklist", "/v1/cases"]
-    with service.context.database.read() as session:
-        case_id = session.execute(select(Repeat.case_id)).scalar_one()
-        n_labels = len(session.execute(select(CountedLabel.id)).all())
+    case_id = service.one(select(Repeat.case_id))
+    n_labels = len(service.rows(select(CountedLabel.id)))
     paths += [f"/v1/cases/{case_id}{what}" for what in ("", "/posterior", "/labels?history=true")]
     documents = [service.get("admin", path).json() for path in paths]
     return [n_labels, *documents]
@@ -311,14 +289,12 @@ def test_nothing_follows_from_the_answer_to_a_repeat(service: Service, coin: Coi
     planned(service, coin)
     move_to_the_front(service)
     before = everything_counted(service)
-    read = read_next(service)
+    read = read_next(service, "anna")
     assert everything_counted(service)[1:3] == before[1:3]
     assert commit(service, "anna", read, classes_of(service)[3]).status_code == 201
     assert service.make_labels_final() == 0
     assert everything_counted(service) == before
-    with service.context.database.read() as session:
-        repeated = select(Label.class_code).where(Label.purpose == "repeat")
-        assert session.execute(repeated).scalar_one() == classes_of(service)[3]
+    assert service.one(select(Label.class_code).where(Label.purpose == "repeat")) == classes_of(service)[3]
 
 
 def test_only_what_was_held_back_comes_again_and_only_once(service: Service, coin: Coin) -> None:
@@ -331,8 +307,7 @@ def test_only_what_was_held_back_comes_again_and_only_once(service: Service, coi
             commit(service, "anna", read, classes_of(service)[0])
             coin(0.0)
     assert [row.id for row in repeats_of(service)] == [repeat.id]
-    with service.context.database.read() as session:
-        assert session.execute(select(HeldBack.case_id)).scalars().all() == [repeat.case_id]
+    assert service.scalars(select(HeldBack.case_id)) == [repeat.case_id]
 
 
 def test_a_case_that_was_read_a_short_time_ago_does_not_come_again(
@@ -354,9 +329,9 @@ def test_a_case_does_not_come_again_while_a_page_lists_it(
     for _ in range(2):
         assert repeats_of(service) == []
         coin(1.0)
-        commit(service, "anna", read_next(service), classes_of(service)[0])
+        commit(service, "anna", read_next(service, "anna"), classes_of(service)[0])
         coin(0.0)
-        service.call("anna", "DELETE", f"/v1/reads/{read_next(service)['id']}")
+        service.call("anna", "DELETE", f"/v1/reads/{read_next(service, 'anna')['id']}")
     assert len(repeats_of(service)) == 1
 
 
@@ -385,7 +360,7 @@ def test_a_case_held_back_stays_closed_to_its_annotator_alone(service: Service, 
     statuses = {}
     for value in (0.0, 1.0):
         coin(value)
-        read = read_next(service)
+        read = read_next(service, "anna")
         commit(service, "anna", read, classes_of(service)[0])
         service.make_labels_final()
         case_id = by_handle[read["case_id"]]
@@ -411,20 +386,18 @@ def test_a_policy_without_repeats_takes_back_those_that_wait(
 
 
 def test_what_an_annotator_has_seen_of_a_twin_takes_the_repeat_back(service: Service, coin: Coin) -> None:
-    from tests.security.test_blind_by_image import show
-
     planned(service, coin)
     twin = service.add_case("twin", cell_png(0), patient="p")
     show(service, "anna", twin["id"])
     move_to_the_front(service)
-    read_next(service)
+    read_next(service, "anna")
     assert repeats_of(service)[0].state == "closed"
 
 
 def test_erasing_the_patient_ends_a_repeat_and_forgets_its_note(service: Service, coin: Coin) -> None:
     planned(service, coin)
     move_to_the_front(service)
-    read = read_next(service)
+    read = read_next(service, "anna")
     commit(service, "anna", read, classes_of(service)[0], note="a note about the patient")
     with service.context.database.write() as session:
         erased = erase_patient_rows(session, service.context, "lead", ErasureTarget("p"), "asked for")
@@ -450,7 +423,7 @@ def test_a_repeat_whose_lease_ran_out_goes_back_when_others_do(service: Service,
     """Anna holds three cases for too long; when Ben asks for one, none of hers may stay behind."""
     planned(service, coin)
     move_to_the_front(service)
-    held = [read_next(service) for _ in range(3)]
+    held = [read_next(service, "anna") for _ in range(3)]
     assert repeats_of(service)[0].state == "leased"
     let_leases_run_out(service)
     assert service.get("anna", "/v1/reads").json()["items"] == []
@@ -464,15 +437,14 @@ def test_an_answer_to_a_repeat_that_was_withdrawn_meanwhile_is_late_as_to_any_re
     """A refusal would tell that it was one."""
     planned(service, coin)
     move_to_the_front(service)
-    read = read_next(service)
+    read = read_next(service, "anna")
     let_leases_run_out(service)
     set_policy(service, **POLICY | {"repeat_rate": 0})
     assert repeats_of(service)[0].state == "closed"
     before = everything_counted(service)
     assert commit(service, "anna", read, classes_of(service)[3]).status_code == 201
     assert everything_counted(service) == before
-    with service.context.database.read() as session:
-        late = session.execute(select(Label.late).where(Label.purpose == "repeat")).scalars().all()
+    late = service.scalars(select(Label.late).where(Label.purpose == "repeat"))
     assert late == [True]
 
 
@@ -510,7 +482,7 @@ def test_whole_flows_see_a_repeat_only_where_they_must(service: Service, coin: C
     before = documents(service, case_id)
     assert len(before) > 15
     assert before["/v1/metrics?partition=all"]["n_labels"] == 1
-    read = read_next(service)
+    read = read_next(service, "anna")
     journey(service, cookie, read)
     assert service.make_labels_final() == 0
     for page in ("/own", "/worklist"):

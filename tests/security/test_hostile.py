@@ -17,7 +17,6 @@ from app.http import limiter
 from app.http.errors import StorageFull
 from app.http.limiter import MAX_ARCHIVE, LimitPlace
 from app.imports import zip_contents
-from app.imports import zip_contents as archives
 from app.imports.receiving import receive_archive
 from app.imports.zip_contents import ArchiveError, open_archive
 from app.job_table import FUNCTIONS
@@ -28,22 +27,13 @@ from tests.support.jobs import work_off
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 
-_BOUNDARY = b"a-boundary"
 _FORM = {"Content-Type": "multipart/form-data; boundary=a-boundary"}
 
 
 def multipart(field: bytes, value: bytes, file_name: bytes = b"x.png") -> bytes:
-    return b"".join(
-        [
-            b"--"
-            + _BOUNDARY
-            + b'\r\nContent-Disposition: form-data; name="image"; filename="'
-            + file_name
-            + b'"\r\n\r\n',
-            cell_png() + b"\r\n--" + _BOUNDARY + b'\r\nContent-Disposition: form-data; name="' + field + b'"\r\n\r\n',
-            value + b"\r\n--" + _BOUNDARY + b"--\r\n",
-        ]
-    )
+    head = b'--a-boundary\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+    image = head % (b"image", b'; filename="%b"' % file_name, cell_png())
+    return image + head % (field, b"", value) + b"--a-boundary--\r\n"
 
 
 BODIES: dict[str, bytes] = {
@@ -102,11 +92,6 @@ def test_strange_requests(shared_service: Service, name: str) -> None:
     assert 400 <= response.status_code < 500 or path == "/worklist", response.text
 
 
-@pytest.mark.parametrize("token", [b"Bearer sr_\xff_x", b"Bearer sr_" + b"0" * 32 + b"_\xff", b"\xff"])
-def test_credentials_of_no_ascii(shared_service: Service, token: bytes) -> None:
-    assert shared_service.client.get("/v1/cases", headers={"Authorization": token}).status_code == 401
-
-
 def test_a_defect_tells_the_caller_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("SECRET-DETAIL")
@@ -134,13 +119,7 @@ def test_more_predictions_than_the_queue_holds_are_refused_with_retry_after(serv
     assert service.post("viewer", "/v1/predictions", files={"image": ("x", cell_png())}).status_code == 200
 
 
-@undone(
-    "T1",
-    "a body of more than a megabyte is refused before it is parsed",
-    limiter,
-    "MAX_BODY",
-    MAX_ARCHIVE,
-)
+@undone("T1", "a body of more than a megabyte is refused before it is parsed", limiter, "MAX_BODY", MAX_ARCHIVE)
 def test_a_body_of_more_than_a_megabyte_is_refused_declared_or_not(shared_service: Service) -> None:
     body = b'{"reason":"' + b"a" * (5 * 1024**2) + b'"}'
     chunks = iter([body[start : start + 1024**2] for start in range(0, len(body), 1024**2)])
@@ -188,9 +167,8 @@ def test_eight_kilobytes_of_two_million_rows_are_refused_while_they_are_counted(
     answer = send(service, packed(rows, zipfile.ZIP_STORED))
     assert (answer.status_code, "more than 200,000 rows" in answer.json()["detail"]) == (422, True)
     assert 4 * 200_000 < unpacked[0] < 4 * 200_000 + 50_000
-    with service.context.database.read() as session:
-        for table in (ImportRow, Job):
-            assert session.execute(select(func.count()).select_from(table)).scalar_one() == 0
+    for table in (ImportRow, Job):
+        assert service.one(select(func.count()).select_from(table)) == 0
     assert left_behind(service) == []
 
 
@@ -201,10 +179,10 @@ def test_a_list_of_files_that_would_fill_the_memory_is_not_read(
     path.write_bytes(packed({f"{i}.png": b"" for i in range(50)}))
     with open_archive(path) as opened:
         assert len(opened.rows) == 50
-    monkeypatch.setattr(archives, "MAX_ENTRIES", 49)
+    monkeypatch.setattr(zip_contents, "MAX_ENTRIES", 49)
     with pytest.raises(ArchiveError, match="50 entries; at most 49"), open_archive(path):
         pass
-    monkeypatch.setattr(archives, "MAX_DIRECTORY", 2000)
+    monkeypatch.setattr(zip_contents, "MAX_DIRECTORY", 2000)
     with pytest.raises(ArchiveError, match="more entries than can be read"), open_archive(path):
         pass
 
@@ -327,10 +305,8 @@ def test_archives_together_have_a_quota(tmp_path: Path) -> None:
     mebibyte = 2**20
     with receive_archive(tmp_path, 0, limit=mebibyte):
         (tmp_path / "imports" / "failed.zip").write_bytes(bytes(4 * mebibyte + 1))
-    with (
-        pytest.raises(StorageFull, match="other archives take the 4 MiB"),
-        receive_archive(tmp_path, 0, limit=mebibyte),
-    ):
+    too_many = pytest.raises(StorageFull, match="other archives take the 4 MiB")
+    with too_many, receive_archive(tmp_path, 0, limit=mebibyte):
         pass
     assert [path.name for path in (tmp_path / "imports").iterdir()] == ["failed.zip"]
     with receive_archive(tmp_path, 0, limit=None):

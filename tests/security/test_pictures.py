@@ -1,6 +1,5 @@
 """Pictures within a budget: hostile files are not opened where others are served, and too many are asked back."""
 
-import io
 import os
 import struct
 import subprocess
@@ -9,8 +8,9 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -18,15 +18,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from app.http.errors import ServiceOverloaded
-from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter, LimitPlace
+from app.http.limiter import CHEAP_PICTURES, MAX_UPLOAD, Limiter
 from app.predictions import inference
 from app.predictions.inference import ImageDecoder
 from ml.images import image_container_checks
 from ml.images.image_container_checks import BESIDE_PIXELS, CHUNKS, PACKED_CHUNKS, SEGMENTS, file_facts
 from ml.images.picture import BYTES_PER_PIXEL, CHEAP_PIXELS, Picture, estimate_decoding_cost, read_limited, read_picture
 from ml.images.preprocess import MAX_PIXELS, ImageRejectedError, Preprocessing
-from tests.support.images import CORPUS, animated, encode, photo
+from tests.support.images import CORPUS, animated, chunk, encode, photo, png
 from tests.support.process import Installation
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -38,14 +37,9 @@ MIB = 1024**2
 
 def deep_png(side: int) -> bytes:
     """A PNG of 16-bit RGBA that is small as a file: nothing but one colour."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     packer, row = zlib.compressobj(9), b"\0" + b"\x12\x34" * (4 * side)
     pixels = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
-    header = struct.pack(">IIBBBBB", side, side, 16, 6, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return png(side, side, pixels, bits=16, kind=6)
 
 
 def jpeg_of_scans(n: int, side: int = 300) -> bytes:
@@ -135,50 +129,28 @@ def test_what_cannot_be_read_is_said_as_before(shared_service: Service, data: by
     assert answer.status_code == status, answer.text
 
 
-def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int] = []
+@pytest.fixture
+def given_away(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Memory that each process of its own is given to read a picture."""
+    given: list[int] = []
 
     def counted(data: bytes, preprocessing: Preprocessing, **options: int) -> Picture:
-        started.append(len(data))
-        return read_limited(data, preprocessing, **options)  # type: ignore[arg-type]
+        given.append(options["memory"])
+        return read_limited(data, preprocessing, **{**options, "seconds": 2})  # type: ignore[arg-type]
 
     monkeypatch.setattr(inference, "read_limited", counted)
+    return given
+
+
+def test_cheap_pictures_start_no_process_and_large_ones_do(service: Service, given_away: list[int]) -> None:
     assert service.upload("cheap", cell_png(1)).status_code == 201
-    assert started == []
+    assert given_away == []
     large = LARGE["16-bit RGBA"]
     case = service.add_case("large", large)
-    assert started == [len(large)]
+    assert len(given_away) == 1
     assert (case["width"], case["height"]) == (300, 300)
     stored = service.get("viewer", f"/v1/cases/{case['id']}/image").content
     assert stored == read_picture(large, PREPROCESSING, png=True).png
-
-
-def test_a_budget_is_shared_waited_for_and_given_back() -> None:
-    budget, release, inside = Limiter(CHEAP_PICTURES, 10, queue=1), threading.Event(), []
-
-    def hold(size: int) -> None:
-        with LimitPlace(budget, size):
-            inside.append(size)
-            release.wait(patient(30))
-
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(hold, 6)
-        wait_until(lambda: inside == [6])
-        waiting = pool.submit(hold, 5)
-        wait_until(lambda: budget.count_use().waiting == 1)
-        with pytest.raises(ServiceOverloaded, match="too many"), LimitPlace(budget, 5):
-            pass
-        with LimitPlace(budget, 4):  # what fits is not kept waiting by what does not
-            assert inside == [6]
-        release.set()
-        assert (first.result(), waiting.result()) == (None, None)
-    assert inside == [6, 5]
-    with LimitPlace(budget, 999):  # more than there is: all of it
-        budget.wait_seconds = 0.05
-        with pytest.raises(ServiceOverloaded, match="other pictures"), LimitPlace(budget, 1):
-            pass
-    with LimitPlace(budget, 10):
-        pass
 
 
 def test_a_failure_gives_the_memory_back() -> None:
@@ -187,6 +159,23 @@ def test_a_failure_gives_the_memory_back() -> None:
         with pytest.raises(Exception, match="damaged"), port.opened(data, PREPROCESSING):
             pass
     assert (port.cheap.count_use(), port.large.count_use()) == ((0, 0), (0, 0))
+
+
+@contextmanager
+def watched_memory(pid: int) -> Iterator[list[int]]:
+    """Resident bytes of a process and its children before a block, and the most that they were within it."""
+    seen, over = [memory_of(pid)] * 2, threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            seen[1] = max(seen[1], memory_of(pid))
+            time.sleep(0.02)
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        yield seen
+        over.set()
+        watching.result()
 
 
 def memory_of(pid: int) -> int:
@@ -223,27 +212,15 @@ def test_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back
             return httpx2.post(address, content=body, headers=headers, timeout=patient(300)).status_code
 
         assert send(small) == 200
-        before, peak, over = memory_of(made.server.pid), 0, threading.Event()
-
-        def watch() -> None:
-            nonlocal peak
-            assert made.server is not None
-            while not over.is_set():
-                peak = max(peak, memory_of(made.server.pid))
-                time.sleep(0.02)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        with ThreadPoolExecutor(clients + 16) as pool:
+        pid = made.server.pid
+        with watched_memory(pid) as seen, ThreadPoolExecutor(clients + 16) as pool:
             answers = Counter(pool.map(send, [data] * clients + [small] * 16))
-        over.set()
-        watcher.join()
+        before, peak = seen
         assert set(answers) == {200, 429}, answers
         assert answers[429] >= clients * 5 / 8, answers
         assert peak - before < 1024**3 + Limiter(CHEAP_PICTURES).size + 300 * MIB, f"{(peak - before) / MIB:,.0f} MiB"
         assert peak - before > 300 * MIB  # a large one was decoded indeed
         assert send(small) == 200
-        pid = made.server.pid
         wait_until(
             lambda: memory_of(pid) - before < 200 * MIB, what=lambda: f"{memory_of(pid) / MIB:,.0f} MiB are kept"
         )
@@ -251,10 +228,6 @@ def test_clients_with_pictures_of_25_megapixels_are_served_or_asked_to_come_back
 
 CELL = photo(1, 64)
 PNG, JPEG = encode(CELL), encode(CELL, "JPEG")
-
-
-def chunk(kind: bytes, data: bytes = b"") -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def png_with(chunks: bytes) -> bytes:
@@ -316,12 +289,6 @@ def strips(n: int) -> bytes:
     return bytes(changed)
 
 
-def with_two_pages() -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(CELL).save(buffer, "TIFF", save_all=True, append_images=[Image.fromarray(CELL)])
-    return buffer.getvalue()
-
-
 PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1024**2 - 1), 9))
 HOSTILE = {
     # ten kilobytes took six seconds, thirty took twenty-three
@@ -336,7 +303,7 @@ HOSTILE = {
     "samples of 16 bits": tiled(64, 64, 64, 64, bits=(8, 16, 8)),
     "a strip that is named a thousand times": strips(1000),
     "strips without number": strips(100_000),
-    "two pages": with_two_pages(),
+    "two pages": encode(CELL, "TIFF", save_all=True, append_images=[Image.fromarray(CELL)]),
     "much beside the pixels": encode(CELL, "TIFF") + bytes(BESIDE_PIXELS),
     "a TIFF of large numbers": b"II+\0" + encode(CELL, "TIFF")[4:],
     "a directory behind the end": b"MM\0*\x7f\xff\xff\xff" + bytes(100),
@@ -374,15 +341,8 @@ def opened_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_not_opened_where_others_are_served(
-    name: str, shared_service: Service, monkeypatch: pytest.MonkeyPatch, opened_here: list[object]
+    name: str, shared_service: Service, given_away: list[int], opened_here: list[object]
 ) -> None:
-    given_away: list[int] = []
-
-    def counted(data: bytes, preprocessing: Preprocessing, **options: int) -> Picture:
-        given_away.append(options["memory"])
-        return read_limited(data, preprocessing, **{**options, "seconds": 2})  # type: ignore[arg-type]
-
-    monkeypatch.setattr(inference, "read_limited", counted)
     answer = shared_service.post("viewer", "/v1/predictions", files={"image": ("x", HOSTILE[name])})
     assert answer.status_code in {200, 413, 415, 422}, answer.text
     assert len(given_away) == 1
@@ -391,9 +351,7 @@ def test_a_hostile_file_is_not_opened_where_others_are_served(
 
 
 def _saved(kind: str, mode: str = "RGB", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(photo(2, 500)).convert(mode).save(buffer, kind, **options)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return encode(Image.fromarray(photo(2, 500)).convert(mode), kind, **options)
 
 
 def _profile() -> bytes:

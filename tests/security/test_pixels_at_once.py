@@ -1,7 +1,9 @@
 """Twins are linked, and pairs of the erased are gone, whoever stores, compares or erases at the same moment."""
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from app.maintenance import erasure, erasure_registry
 from app.maintenance.erasure import erase_patient_everywhere
 from ml.images.preprocess import decode_image
 from tests.app.test_fields import around
-from tests.security.test_blind_by_image import Upgrade, faults, pairs, rows, upgrade_encoder
+from tests.security.test_blind_by_image import Upgrade, pairs, rows, upgrade_encoder
 from tests.support.service import Service, cell_png, stored_image
 from tests.support.statements import counted
 from tests.support.waiting import patient, wait_until
@@ -55,48 +57,26 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Paused]:
     return replace
 
 
-class Running(threading.Thread):
-    """Something that is done meanwhile, with its result or its error."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__()
-        self.work, self.result, self.error = work, None, None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.result = self.work()
-        except BaseException as exc:
-            self.error = exc
-
-    def ended(self) -> Any:
-        """Its result."""
-        self.join(patient(60))
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
 @contextmanager
 def meanwhile(
     service: Service, pause: Paused, first: Callable[[], Any]
-) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+) -> Iterator[Callable[[Callable[[], Any]], "Future[Any]"]]:
     """One thing stops in its transaction until another one has ended, or waits for it; both end with the block."""
-    running = Running(first)
-    assert pause.reached.wait(patient(30)), running.error
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(first)
+        assert pause.reached.wait(patient(30)), running
 
-    def beside(second: Callable[[], Any]) -> Running:
-        other = Running(second)
-        wait_until(lambda: not other.is_alive() or somebody_waits(service))
-        pause.go.set()
-        return other
+        def beside(second: Callable[[], Any]) -> "Future[Any]":
+            other = pool.submit(second)
+            wait_until(lambda: other.done() or somebody_waits(service))
+            pause.go.set()
+            return other
 
-    try:
-        yield beside
-    finally:
-        pause.go.set()
-        running.ended()
+        try:
+            yield beside
+        finally:
+            pause.go.set()
+            running.result(patient(60))
 
 
 def somebody_waits(service: Service) -> bool:
@@ -123,9 +103,9 @@ def test_two_uploads_of_one_picture_at_once_are_twins(service: Service, paused: 
     pause = paused(ingest, "plan_case")
     with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")) as beside:
         other = beside(lambda: service.add_case("two", cell_png(3), patient="q"))
-        assert other.ended()["same_image_as"] == str(rows(service)["one"].id)
+        assert other.result()["same_image_as"] == str(rows(service)["one"].id)
     assert pairs(service) == {("one", "two"), ("two", "one")}
-    assert faults(service) == []
+    assert service.faults() == []
 
 
 @pytest.mark.both_databases
@@ -133,12 +113,12 @@ def test_uploads_of_different_pictures_do_not_wait_for_each_other(
     service: Service, database_kind: str, paused: Callable[[Any, str], Paused]
 ) -> None:
     pause = paused(ingest, "plan_case")
-    with meanwhile(service, pause, lambda: service.add_case("one", cell_png(3), patient="p")):
-        other = Running(lambda: service.add_case("two", cell_png(4), patient="q"))
+    first = functools.partial(service.add_case, "one", cell_png(3), patient="p")
+    with meanwhile(service, pause, first), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(service.add_case, "two", cell_png(4), patient="q")
         if database_kind == "postgresql":  # SQLite has one writer
-            other.ended()
+            other.result(patient(60))
         pause.go.set()
-        other.ended()
     assert set(rows(service)) == {"one", "two"}
     assert pairs(service) == set()
 
@@ -150,14 +130,13 @@ def test_a_twin_that_is_erased_meanwhile_is_in_no_pair(
     service.add_case("twin", cell_png(3), patient="q")
     upgrade_encoder()
     pause = paused(erasure_registry, "_record_erasure")
-    with meanwhile(
-        service, pause, lambda: erase_patient_everywhere(service.context, "admin", "q", "asked to")
-    ) as beside:
-        beside(lambda: service.add_case("other", cell_png(3), patient="p")).ended()
+    erase = functools.partial(erase_patient_everywhere, service.context, "admin", "q", "asked to")
+    with meanwhile(service, pause, erase) as beside:
+        beside(lambda: service.add_case("other", cell_png(3), patient="p")).result()
     assert tombstone(service)
     assert pairs(service) == set()
     assert rows(service)["other"].pixels_sha256 is not None
-    assert faults(service) == []
+    assert service.faults() == []
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
@@ -175,14 +154,14 @@ def test_pairs_that_are_missing_or_of_somebody_erased_are_named(service: Service
     service.add_case("one", cell_png(3), patient="p")
     service.add_case("two", cell_png(3), patient="q")
     service.add_case("three", cell_png(4), patient="r")
-    assert faults(service) == []
+    assert service.faults() == []
     erase_patient_everywhere(service.context, "admin", "r", "asked to")
     found = rows(service)
     one, two, erased = found["one"].id, found["two"].id, tombstone(service)
     with service.context.database.write() as session:
         session.delete(session.get_one(CaseTwin, (one, two)))
         session.add_all([CaseTwin(case_id=erased, twin_id=two), CaseTwin(case_id=two, twin_id=erased)])
-    named = faults(service)
+    named = service.faults()
     assert len(named) == 2
     assert any(str(one) in fault and str(two) in fault and "same picture" in fault for fault in named)
     assert any(str(erased) in fault and str(two) in fault and "erased" in fault for fault in named)
@@ -203,7 +182,7 @@ def test_a_picture_that_was_erased_while_it_was_prepared_again_is_asked_for_once
     assert "send it again" in answer.text
     case = service.add_case("two", cell_png(3))
     assert service.get("viewer", f"/v1/cases/{case['id']}/image").status_code == 200
-    assert faults(service) == []
+    assert service.faults() == []
 
 
 @pytest.mark.both_databases
@@ -220,7 +199,7 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
     monkeypatch.setattr(erasure, "_remove_image_file", late)
     assert erase_patient_everywhere(service.context, "lead", "p", "asked").images == 0
     assert service.get("viewer", f"/v1/cases/{stored[0]['id']}/image").status_code == 200
-    assert faults(service) == []
+    assert service.faults() == []
 
 
 @pytest.mark.both_databases
@@ -251,7 +230,7 @@ def test_other_pixels_never_take_the_place_of_a_damaged_image(
     for row in rows(service).values():
         assert (row.stored_sha256, row.pixels_sha256) == (before.stored_sha256, before.pixels_sha256)
         assert row.stored_field_sha256 == before.stored_field_sha256
-    assert any(damaged in fault for fault in faults(service))
+    assert any(damaged in fault for fault in service.faults())
     stored_image(service.context, damaged).write_bytes(whole)
     assert service.get("viewer", f"/v1/cases/{case['id']}/image").status_code == 200
-    assert faults(service) == []
+    assert service.faults() == []

@@ -14,7 +14,6 @@ from sqlalchemy import select
 
 from app.annotators.practice import answers
 from app.audit.chain import events
-from app.audit.verify import verify_all
 from app.database.tables import (
     Annotator,
     Case,
@@ -33,7 +32,7 @@ from app.maintenance.export import export_dataset
 from app.recalibration.service import read_recalibration_inputs
 from app.triage.planning import new_request
 from app.triage.queries import current_policy
-from tests.app.test_leases import classes_of, commit, lease, set_policy
+from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, set_policy
 from tests.app.test_people import first_password
 from tests.support.service import Service, cell_png, store
 
@@ -76,8 +75,7 @@ def begin(service: Service, chosen: dict[str, Any], who: str = "anna") -> Any:
 
 
 def cells_of(service: Service, table: Any = PracticeCell) -> list[str]:
-    with service.context.database.read() as session:
-        return sorted(str(case_id) for case_id in session.execute(select(table.case_id)).scalars())
+    return sorted(str(case_id) for case_id in service.scalars(select(table.case_id)))
 
 
 def reply(service: Service, item: dict[str, Any], code: str, who: str = "anna") -> Any:
@@ -86,9 +84,13 @@ def reply(service: Service, item: dict[str, Any], code: str, who: str = "anna") 
 
 def true_code(service: Service, item: dict[str, Any]) -> str:
     """What all of the others said of a cell."""
-    with service.context.database.read() as session:
-        found = select(Label.class_code).join(PracticeItem, PracticeItem.case_id == Label.case_id)
-        return str(session.execute(found.where(PracticeItem.id == UUID(item["id"])).limit(1)).scalar_one())
+    found = select(Label.class_code).join(PracticeItem, PracticeItem.case_id == Label.case_id)
+    return str(service.one(found.where(PracticeItem.id == UUID(item["id"])).limit(1)))
+
+
+def decide(service: Service, kind: str, name: str = "anna", reason: str = "seen them read") -> Any:
+    body = {"kind": kind, "reason": reason}
+    return service.post("admin", f"/v1/practice/annotators/{name}/decisions", json=body)
 
 
 def finish(service: Service, run: dict[str, Any], *, wrong: bool = False, who: str = "anna") -> dict[str, Any]:
@@ -163,8 +165,7 @@ def test_a_qualification_tells_nothing_until_its_end(service: Service) -> None:
     wrong = reply(service, right["run"]["item"], classes_of(service)[5]).json()
     assert set(wrong) == set(right)
     assert wrong["run"] | {"item": 0, "n_answered": 0} == right["run"] | {"item": 0, "n_answered": 0}
-    with service.context.database.read() as session:
-        assert session.execute(select(Exposure)).first() is None
+    assert service.scalars(select(Exposure)) == []
     result = finish(service, wrong["run"])["result"]
     assert result["n"] == 12
     assert result["low"] <= result["difference"] <= result["high"]
@@ -196,8 +197,7 @@ def test_what_somebody_is_to_read_or_has_read_is_not_dealt(service: Service) -> 
     run = begin(service, made).json()
     assert run["n_cells"] == 3
     assert cases[0] not in cells_of(service, PracticeItem)
-    leased = lease(service, "ben")
-    assert leased is not None
+    leased = read_next(service, "ben")
     assert service.case_of("ben", leased["case_id"]) == cases[0]
     commit(service, "ben", leased, classes_of(service)[0])
     service.make_labels_final()
@@ -228,9 +228,7 @@ def test_nothing_follows_from_practice(service: Service, tmp_path: Path) -> None
     set_policy(service, **ONCE)
     settle(service, 12)
     service.add_case("anna reads", cell_png(30))
-    read = lease(service, "anna")
-    assert read is not None
-    commit(service, "anna", read, classes_of(service)[0])
+    answer_next(service, "anna", classes_of(service)[0])
     service.make_labels_final()
     before = everything(service, tmp_path / "before")
     for purpose, wrong in (("training", True), ("qualification", False)):
@@ -238,8 +236,7 @@ def test_nothing_follows_from_practice(service: Service, tmp_path: Path) -> None
         finish(service, begin(service, made).json(), wrong=wrong)
     for number, (one, another) in enumerate(zip(before, everything(service, tmp_path / "after"), strict=True)):
         assert one == another, number
-    with service.context.database.read() as session:
-        assert len(session.execute(select(PracticeAnswer)).all()) == 12
+    assert len(service.rows(select(PracticeAnswer))) == 12
 
 
 def test_practice_says_nothing_of_a_case_still_to_be_read(service: Service) -> None:
@@ -258,19 +255,15 @@ def test_practice_says_nothing_of_a_case_still_to_be_read(service: Service) -> N
 
     before, codes = seen(), classes_of(service)
     for number in range(3):
-        read = lease(service, "ben")
-        assert read is not None
+        read = read_next(service, "ben")
         if number == 1:
             service.post("ben", f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
         elif number == 0:
             assert commit(service, "ben", read, codes[number]).status_code == 201
             service.make_labels_final()
     assert seen() == before
-    with service.context.database.read() as session:
-        waiting = select(ReadRequest.case_id).where(ReadRequest.state.in_(("open", "leased")))
-        assert not set(session.execute(waiting).scalars()) & set(
-            session.execute(select(PracticeCell.case_id)).scalars()
-        )
+    waiting = select(ReadRequest.case_id).where(ReadRequest.state.in_(("open", "leased")))
+    assert not set(service.scalars(waiting)) & set(service.scalars(select(PracticeCell.case_id)))
 
 
 def test_runs_are_of_their_annotator_alone_and_managers_do_not_practise(service: Service) -> None:
@@ -283,8 +276,7 @@ def test_runs_are_of_their_annotator_alone_and_managers_do_not_practise(service:
         assert service.get("ben", f"/v1/practice/{path}").status_code == 404
         assert service.get("admin", f"/v1/practice/{path}").status_code == 403
     assert reply(service, run["item"], classes_of(service)[0], "ben").status_code == 404
-    with service.context.database.read() as session:
-        later = session.execute(select(PracticeItem).where(PracticeItem.position == 1)).scalar_one().id
+    later = service.one(select(PracticeItem).where(PracticeItem.position == 1)).id
     for path in (f"items/{later}", f"items/{later}/image"):
         assert service.get("anna", f"/v1/practice/{path}").status_code == 404
     assert reply(service, {"id": str(later)}, classes_of(service)[0]).status_code == 404
@@ -310,8 +302,7 @@ def test_a_cell_that_is_read_again_meanwhile_says_nothing(service: Service) -> N
     ask_again(service, cases)
     answered = reply(service, run["item"], classes_of(service)[0]).json()
     assert answered["feedback"]["label_counts"] is answered["feedback"]["class_probs"] is None
-    with service.context.database.read() as session:
-        assert session.execute(select(Exposure)).first() is None
+    assert service.scalars(select(Exposure)) == []
 
 
 def test_erasing_a_patient_takes_their_cells_out(service: Service) -> None:
@@ -330,17 +321,6 @@ def test_erasing_a_patient_takes_their_cells_out(service: Service) -> None:
     assert begin(service, made).json()["n_cells"] == 3
 
 
-def test_what_practice_writes_is_explained_by_its_events(service: Service) -> None:
-    set_policy(service, **ONCE)
-    settle(service, 6)
-    finish(service, begin(service, make_set(service, n_cells=3)).json())
-    finish(service, begin(service, make_set(service, "qualification", n_per_run=3)).json())
-    body = {"kind": "withdrawn", "reason": "seen them read"}
-    assert service.post("admin", "/v1/practice/annotators/anna/decisions", json=body).status_code == 201
-    with service.context.database.read() as session:
-        assert verify_all(session, service.context).faults == []
-
-
 def test_a_set_has_a_name_that_can_be_seen(service: Service) -> None:
     """A button of spaces leads nobody anywhere."""
     for name in ("", "   "):
@@ -352,9 +332,7 @@ def test_new_annotators_read_once_they_are_qualified(service: Service) -> None:
     set_policy(service, **ONCE)
     settle(service, 24)
     service.add_case("ben reads", cell_png(30))
-    ben = lease(service, "ben")
-    assert ben is not None
-    commit(service, "ben", ben, classes_of(service)[0])
+    answer_next(service, "ben", classes_of(service)[0])
     set_policy(service, **ONCE, require_qualification=True)
     service.add_case("to read", cell_png(31))
     assert lease(service, "ben") is not None  # labels from before count
@@ -374,11 +352,6 @@ def test_new_annotators_read_once_they_are_qualified(service: Service) -> None:
     assert service.get("anna", "/v1/practice").json()["because"] == "passed"
     assert service.post("anna", "/v1/reads").status_code in {201, 204}
     assert begin(service, made).status_code == 409
-
-
-def decide(service: Service, kind: str, name: str = "anna", reason: str = "seen them read") -> Any:
-    body = {"kind": kind, "reason": reason}
-    return service.post("admin", f"/v1/practice/annotators/{name}/decisions", json=body)
 
 
 def test_nobody_takes_the_test_until_they_are_lucky(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,15 +401,12 @@ def test_reads_are_drawn_among_those_who_may_read(service: Service) -> None:
     decide(service, "qualified", "ben")
     for number in range(6):
         service.add_case(f"drawn {number}", cell_png(number))
-    with service.context.database.read() as session:
-        drawn = session.execute(select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id))
-        assert set(drawn.scalars()) == {"ben"}
+    drawn = select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id)
+    assert set(service.scalars(drawn)) == {"ben"}
     decide(service, "qualified", "anna")
     decide(service, "withdrawn", "ben")
     assert reassign_open_requests(service.context) == 6
-    with service.context.database.read() as session:
-        drawn = session.execute(select(Annotator.name).join(ReadRequest, ReadRequest.annotator_id == Annotator.id))
-        assert set(drawn.scalars()) == {"anna"}
+    assert set(service.scalars(drawn)) == {"anna"}
 
 
 def test_many_trainings_do_not_hide_an_attempt(service: Service) -> None:
@@ -445,10 +415,8 @@ def test_many_trainings_do_not_hide_an_attempt(service: Service) -> None:
     training = make_set(service, n_cells=2)
     test = make_set(service, "qualification", n_cells=10, n_per_run=8)
     finish(service, begin(service, test).json(), wrong=True)
+    who = {"annotator_id": service.one(select(PracticeRun.annotator_id)), "state": "finished"}
     with service.context.database.write() as session:
-        annotator_id = session.execute(select(PracticeRun.annotator_id)).scalar_one()
-        for _ in range(120):
-            row = {"set_id": UUID(training["id"]), "annotator_id": annotator_id, "state": "finished"}
-            session.add(PracticeRun(**row, finished_at=utc_now()))
+        session.add_all(PracticeRun(set_id=UUID(training["id"]), finished_at=utc_now(), **who) for _ in range(120))
     service.written_past = True
     assert "possible from" in begin(service, test).json()["detail"]

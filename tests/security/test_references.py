@@ -4,9 +4,8 @@ import re
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 
-from app.audit.verify import verify_all
 from app.cases.ingest import partition_of
 from app.database.tables import Annotator, AuditEvent, Case, CasePrediction, HeldBack, Label, ReadRequest, ReferenceCell
 from tests.app.test_leases import classes_of, commit, lease, set_policy
@@ -51,14 +50,8 @@ def images(text: str) -> list[str]:
 
 def kinds(service: Service) -> dict[str, str]:
     """The decision that holds on each case."""
-    with service.context.database.read() as session:
-        rows = session.execute(select(ReferenceCell).order_by(ReferenceCell.number)).scalars()
-        return {str(row.case_id): row.kind for row in rows}
-
-
-def verified(service: Service) -> None:
-    with service.context.database.read() as session:
-        assert verify_all(session, service.context).faults == []
+    rows = service.scalars(select(ReferenceCell).order_by(ReferenceCell.number))
+    return {str(row.case_id): row.kind for row in rows}
 
 
 def test_only_settled_cells_of_the_calibration_half_are_chosen(service: Service) -> None:
@@ -69,9 +62,8 @@ def test_only_settled_cells_of_the_calibration_half_are_chosen(service: Service)
     asked = settle(service, 1, first=12)
     ask_again(service, asked)
     held = settle(service, 1, first=14)
-    with service.context.database.write() as session:
-        annotator_id = session.execute(select(Annotator.id).limit(1)).scalar_one()
-        session.add(HeldBack(annotator_id=annotator_id, case_id=UUID(held[0])))
+    annotator_id = service.scalars(select(Annotator.id))[0]
+    service.change(insert(HeldBack).values(annotator_id=annotator_id, case_id=UUID(held[0])))
     service.written_past = True
     choose(service)
     chosen = kinds(service)
@@ -130,10 +122,9 @@ def test_a_page_of_a_class_is_the_same_for_every_case_and_for_everybody(service:
             commit(service, who, read, classes_of(service)[len(opinions) % 3])
     assert len(opinions) == 4
     assert {one: len(seen) for one, seen in pages.items()} == {code: 1, other: 1}
-    with service.context.database.read() as session:
-        cases = session.execute(select(Case)).scalars().all()
-        secret = {str(case.id) for case in cases} | {case.external_id for case in cases} | {"anna", "ben", "admin"}
-        secret |= {case.stored_sha256 for case in cases} | set(settled)
+    cases = service.scalars(select(Case))
+    secret = {str(case.id) for case in cases} | {case.external_id for case in cases} | {"anna", "ben", "admin"}
+    secret |= {case.stored_sha256 for case in cases} | set(settled)
     text = before[0].decode() + before[1].decode() + listed.decode()
     assert not [one for one in secret if one in text]
     assert not re.search(r"prob|predict|release|disagree", text)
@@ -154,9 +145,8 @@ def test_a_reference_cell_and_its_twins_are_given_to_nobody_to_be_read(service: 
     assert "no annotator is given it any more" in twin
     free = service.add_case("free", cell_png(30))
     assert lease(service, "anna")["case_id"] is not None
-    with service.context.database.read() as session:
-        leased = select(ReadRequest.case_id).where(ReadRequest.state == "leased")
-        assert [str(one) for one in session.execute(leased).scalars()] == [free["id"]]
+    leased = select(ReadRequest.case_id).where(ReadRequest.state == "leased")
+    assert [str(one) for one in service.scalars(leased)] == [free["id"]]
 
 
 def test_what_was_asked_for_before_a_cell_was_chosen_keeps_it_out(service: Service) -> None:
@@ -185,9 +175,8 @@ def test_an_answer_to_a_twin_that_was_with_somebody_is_not_blind(service: Servic
     service.written_past = True
     commit(service, "anna", read, classes_of(service)[0])
     store(service, "another twin", cell_png(0), {"outside 9": 0})
-    with service.context.database.read() as session:
-        said = select(Annotator.name, Label.blind).join(Annotator, Annotator.id == Label.annotator_id)
-        blind = {row.name: row.blind for row in session.execute(said)}
+    said = select(Annotator.name, Label.blind).join(Annotator, Annotator.id == Label.annotator_id)
+    blind = {row.name: row.blind for row in service.rows(said)}
     assert blind["anna"] is False
     assert blind["outside 9"] is True
 
@@ -213,20 +202,18 @@ def test_decisions_are_kept_undone_and_in_the_audit(service: Service) -> None:
     assert decide(service, code, first, "chosen").status_code == 303
     managed = service.get("admin", "/references", params={"class": code}, headers={"Accept": "text/html"}).text
     assert "gave way to others" in managed
-    with service.context.database.read() as session:
-        actions = session.execute(select(AuditEvent.action).order_by(AuditEvent.sequence)).scalars().all()
+    actions = service.scalars(select(AuditEvent.action).order_by(AuditEvent.sequence))
     wanted = ["choose", "excluded", "choose", "pinned", "choose", "chosen"]
     assert [one for one in actions if one.startswith("reference.")] == [f"reference.{one}" for one in wanted]
     trail = service.get("admin", "/audit", headers={"Accept": "text/html"}).text
     assert "from the reference cells of" in trail
-    verified(service)
+    assert service.faults() == []
 
 
 def shown_by_case(service: Service) -> dict[str, str]:
     """Address of each cell's image, by case."""
-    with service.context.database.read() as session:
-        rows = session.execute(select(ReferenceCell).order_by(ReferenceCell.number)).scalars()
-        return {str(row.case_id): f"/references/cells/{row.id}/image" for row in rows}
+    rows = service.scalars(select(ReferenceCell).order_by(ReferenceCell.number))
+    return {str(row.case_id): f"/references/cells/{row.id}/image" for row in rows}
 
 
 def test_images_of_cells_are_for_readers_and_of_shown_cells_only(service: Service) -> None:
@@ -240,8 +227,7 @@ def test_images_of_cells_are_for_readers_and_of_shown_cells_only(service: Servic
     assert answer.headers["content-type"] == "image/png"
     assert answer.headers["cache-control"].startswith("private")
     assert service.get("anna", f"/references/cells/{settled[0]}/image").status_code == 404
-    with service.context.database.write() as session:
-        session.execute(update(Case).where(Case.id == UUID(settled[0])).values(erased_at=func.now()))
+    service.change(update(Case).where(Case.id == UUID(settled[0])).values(erased_at=func.now()))
     service.written_past = True
     assert service.get("anna", address).status_code == 404
     assert "No reference cells" in look(service, classes_of(service)[0]).text
@@ -268,10 +254,9 @@ def test_definitions_have_versions(service: Service) -> None:
     assert write("") == 303
     assert "No definition" in look(service, code).text
     assert write("x", of="no such class") == 404
-    with service.context.database.read() as session:
-        n_events = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "definition.change")
-        assert session.execute(n_events).scalar_one() == 4
-    verified(service)
+    n_events = select(func.count()).select_from(AuditEvent).where(AuditEvent.action == "definition.change")
+    assert service.one(n_events) == 4
+    assert service.faults() == []
 
 
 def test_the_pair_at_stake_is_shown_once_a_case_is_closed(service: Service) -> None:
@@ -285,9 +270,8 @@ def test_the_pair_at_stake_is_shown_once_a_case_is_closed(service: Service) -> N
     page = {"headers": {"Accept": "text/html"}}
     assert "reference-cells" not in service.get("anna", f"/cases/{read['case_id']}", **page).text
     commit(service, "anna", read, codes[0])
-    with service.context.database.read() as session:
-        case = session.execute(select(Case).where(Case.external_id == "read")).scalar_one()
-        assert session.execute(select(CasePrediction).where(CasePrediction.case_id == case.id)).first() is not None
+    case = service.one(select(Case).where(Case.external_id == "read"))
+    assert service.scalars(select(CasePrediction).where(CasePrediction.case_id == case.id)) != []
     service.outside_label(str(case.id), "outside 1", codes[1])
     seen = service.get("admin", f"/cases/{case.id}", **page).text
     assert len(images(seen)) == 6

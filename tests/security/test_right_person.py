@@ -20,7 +20,17 @@ from app.http.principal import Principal
 from app.labels import leases
 from app.metrics.queries import blind_labels
 from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
-from tests.app.test_leases import all_once, all_twice, classes_of, commit, expire_all, lease, requests_of, set_policy
+from tests.app.test_leases import (
+    all_once,
+    all_twice,
+    classes_of,
+    commit,
+    expire_all,
+    lease,
+    read_next,
+    requests_of,
+    set_policy,
+)
 from tests.app.test_people import first_password
 from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
@@ -30,9 +40,8 @@ both_databases = pytest.mark.both_databases
 
 def labels(service: Service) -> list[tuple[str, str | None]]:
     """Annotator and class of every label."""
-    with service.context.database.read() as session:
-        rows = session.execute(select(Annotator.name, Label.class_code).join(Label, Label.annotator_id == Annotator.id))
-        return [(row[0], row[1]) for row in rows]
+    named = select(Annotator.name, Label.class_code).join(Label, Label.annotator_id == Annotator.id)
+    return [(row[0], row[1]) for row in service.rows(named)]
 
 
 def answer_form(service: Service, cookie: dict[str, str], case_id: str) -> str:
@@ -68,12 +77,10 @@ def test_declined_means_declined_by_every_way_to_a_label(service: Service, reaso
     all_once(service)
     case, code = service.add_case(), classes_of(service)[0]
     cookie = first_password(service, "anna")
-    earlier = lease(service, "anna")
-    assert earlier is not None
+    earlier = read_next(service, "anna")
     forms = [answer_form(service, cookie, case["id"])]
     expire_all(service)
-    read = lease(service, "anna")  # the same case again, as another read
-    assert read is not None
+    read = read_next(service, "anna")  # the same case again, as another read
     assert read["id"] != earlier["id"]
     forms.append(answer_form(service, cookie, case["id"]))
     assert service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": reason}).status_code == 200
@@ -156,19 +163,16 @@ def test_a_handle_is_of_one_account_and_one_read() -> None:
 def lost(service: Service) -> tuple[dict[str, Any], dict[str, Any]]:
     """A read of anna's that ran out, and ben's of the same request."""
     case = service.add_case()
-    read = lease(service, "anna")
+    read = read_next(service, "anna")
     expire_all(service)
-    other = lease(service, "ben")
-    assert read is not None
-    assert other is not None
+    other = read_next(service, "ben")
     assert service.case_of("ben", other["case_id"]) == service.case_of("anna", read["case_id"]) == case["id"]
     return read, other
 
 
 def judging(service: Service) -> list[tuple[str, str]]:
     """Annotator and class of every label that may judge or fit."""
-    with service.context.database.read() as session:
-        return [(row[1], row[2]) for row in session.execute(blind_labels(("planned", "adjudication")))]
+    return [(row[1], row[2]) for row in service.rows(blind_labels(("planned", "adjudication")))]
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -220,8 +224,7 @@ def test_somebody_who_saw_more_than_the_image_meanwhile_is_late_and_not_blind(se
 def test_whoever_has_the_case_again_answers_the_read_that_they_have(service: Service) -> None:
     all_twice(service)
     read, _ = lost(service)
-    again = lease(service, "anna")  # the second planned read of the case
-    assert again is not None
+    again = read_next(service, "anna")  # the second planned read of the case
     label = commit(service, "anna", read, classes_of(service)[0]).json()["label"]
     assert (label["late"], label["round"]) == (False, "planned")
     assert service.get("anna", f"/v1/reads/{again['id']}").json()["state"] == "committed"
@@ -232,8 +235,7 @@ def test_whoever_has_the_case_again_answers_the_read_that_they_have(service: Ser
 def test_who_gave_the_case_back_is_not_asked_any_more(service: Service, how: str) -> None:
     all_once(service)
     service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     if how == "decline":
         assert service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "other"}).status_code == 200
     else:
@@ -257,8 +259,7 @@ def test_the_page_takes_a_late_answer_once_and_says_so(service: Service) -> None
     assert submit(service, cookie, form, label=codes[1]) == (409, "already-labelled")
     assert labels(service) == [("anna", codes[0])]
     assert "kept as late" in service.client.get(f"/cases/{case['id']}", **page).text
-    with service.context.database.read() as session:
-        states = session.execute(select(Read.state).order_by(Read.created_at)).scalars().all()
+    states = service.scalars(select(Read.state).order_by(Read.created_at))
     assert states == ["committed", "leased"]
 
 
@@ -267,11 +268,10 @@ def test_an_annotator_leases_three_cases_at_most(service: Service) -> None:
     all_once(service)
     for number in range(5):
         service.add_case(f"case-{number}", cell_png(number), patient=f"p{number}")
-    reads = [lease(service, "anna") for _ in range(3)]
+    reads = [read_next(service, "anna") for _ in range(3)]
     refused = service.post("anna", "/v1/reads", "k")
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:secondread:problem:too-many-leases")
     assert lease(service, "ben") is not None
-    assert reads[1] is not None
     assert commit(service, "anna", reads[1], classes_of(service)[0]).status_code == 201
     assert service.post("anna", "/v1/reads", "k").status_code == 201  # the refusal left the key free
     expire_all(service)
@@ -283,17 +283,14 @@ def test_an_annotator_leases_three_cases_at_most(service: Service) -> None:
 def test_a_lease_ends_however_many_heartbeats_come(service: Service) -> None:
     all_once(service)
     service.add_case()
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     for age, extended in ((5, True), (6, False), (7, False)):  # lease times since it began
         begun = datetime.now(UTC) - timedelta(seconds=age * 600)
-        with service.context.database.write() as session:
-            session.execute(update(Read).values(created_at=begun))
+        service.change(update(Read).values(created_at=begun))
         answer = service.call("anna", "PATCH", f"/v1/reads/{read['id']}")
         assert answer.status_code == 200
         assert (datetime.fromisoformat(answer.json()["expires_at"]) > datetime.now(UTC)) == extended
-    again = lease(service, "ben")
-    assert again is not None
+    again = read_next(service, "ben")
     assert service.case_of("ben", again["case_id"]) == service.case_of("anna", read["case_id"])
 
 
@@ -308,16 +305,11 @@ def label_as(service: Service, case_id: str, name: str) -> tuple[int, str]:
 
 
 def names(service: Service) -> list[str]:
-    with service.context.database.read() as session:
-        return sorted(session.execute(select(Annotator.name).where(Annotator.account_id.is_(None))).scalars())
+    return sorted(service.scalars(select(Annotator.name).where(Annotator.account_id.is_(None))))
 
 
 @undone(
-    "T26",
-    "no outside system labels under a name that looks like an account's",
-    people,
-    "look_alike",
-    lambda *_: False,
+    "T26", "no outside system labels under a name that looks like an account's", people, "look_alike", lambda *_: False
 )
 @pytest.mark.both_databases
 def test_no_spelling_of_an_account_that_has_not_read_yet_is_taken(service: Service) -> None:
@@ -327,8 +319,7 @@ def test_no_spelling_of_an_account_that_has_not_read_yet_is_taken(service: Servi
         status, detail = label_as(service, case, name)
         assert (status, "has an account here" in detail or "looks like" in detail) == (403, True), (name, detail)
     assert names(service) == []
-    read = lease(service, "anna")
-    assert read is not None
+    read = read_next(service, "anna")
     assert commit(service, "anna", read, classes_of(service)[0]).status_code == 201
 
 

@@ -11,34 +11,17 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
-from sqlalchemy import StaticPool, create_engine, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from app.audit.chain.keys import DerivedKey
-from app.database.tables import (
-    Account,
-    Annotator,
-    BaseTable,
-    Case,
-    CasePrediction,
-    Label,
-    PolicyRow,
-    Read,
-    ReadRequest,
-    ReleaseRow,
-    utc_now,
-)
-from app.labels.leases import lease_request
-from app.labels.queue import iter_waiting_requests, next_request
+from app.database.tables import Account, Annotator, Label, ReadRequest
+from app.labels.queue import iter_waiting_requests
 from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort
 from app.metrics.dataset import EvaluationDataset
-from app.metrics.load import load_dataset
 from app.triage.assignment import redraw_annotator
-from app.triage.planning import ActivePolicy, plan_case
-from app.triage.queries import rule_of
 from experiments.worlds.laboratory import CLASSES, live, open_laboratory, table
 from experiments.worlds.queue_laboratory import QUANTITIES as WEEKLY
-from experiments.worlds.queue_laboratory import Bias, Habits, QueueLaboratory, biases
+from experiments.worlds.queue_laboratory import Bias, Habits, QueueLaboratory, SimulatedQueue, biases, relative_bias
 from ml.util.arrays import FloatArray, IntArray
 
 #: L: squared error of the first answer; EL: squared error against pairs; A: agreement with the leading class; D: share
@@ -111,8 +94,8 @@ class Evening:
         }
 
 
-class DrawnLaboratory:
-    """Cases come, are planned and are read day by day, in a database of their own.
+class DrawnLaboratory(SimulatedQueue):
+    """Cases come and are read by people of different habits.
 
     Args:
         seed: of everything.
@@ -121,18 +104,15 @@ class DrawnLaboratory:
     """
 
     def __init__(self, seed: int, *, draws: bool, people: tuple[Person, ...] = PEOPLE) -> None:
-        self.lab = open_laboratory(seed, DAYS * PER_DAY)
-        self.rng = np.random.default_rng([seed, 1])
+        super().__init__(open_laboratory(seed, DAYS * PER_DAY), np.random.default_rng([seed, 1]), DAYS)
         self.people = people
         self.said = self._answers()
-        engine = create_engine("sqlite://", poolclass=StaticPool)
-        BaseTable.metadata.create_all(engine)
-        self.session = Session(engine)
-        self.session.execute(text("CREATE VIEW counted_labels AS SELECT * FROM labels WHERE purpose = 'read'"))
         self.order, self.draws = (DerivedKey(self.rng.bytes(32), label) for label in (b"order", b"draws"))
-        self.start = utc_now() - timedelta(days=DAYS)
-        self._number: dict[uuid.UUID, int] = {}
-        self._set_up(draws)
+        accounts = [
+            Account(id=uuid.UUID(bytes=self.rng.bytes(16)), name=f"reader {number}", role="annotator")
+            for number in range(len(people))
+        ]
+        self.open(accounts, audit_rate=0.3, reveal="never", due_days=DUE_DAYS, draw_readers=draws)
 
     def _answers(self) -> IntArray:
         """(N, R) what each of the annotators would say of each case."""
@@ -143,49 +123,17 @@ class DrawnLaboratory:
         other = (said + self.rng.integers(1, CLASSES, (n, r))) % CLASSES
         return np.where(wrong, other, said)
 
-    def _set_up(self, draws: bool) -> None:
-        accounts = [
-            Account(id=uuid.UUID(bytes=self.rng.bytes(16)), name=f"reader {number}", role="annotator")
-            for number in range(len(self.people))
-        ]
-        self.release = ReleaseRow(name="simulated", card_sha256="0" * 64, card={}, gate="not_judged")
-        threshold = float(np.quantile(self.lab.prediction.disagreement_probs, 0.8))
-        self.policy = PolicyRow(
-            version=1,
-            rule="disagreement",
-            threshold=threshold,
-            audit_rate=0.3,
-            target_error=0.01,
-            max_labels=2,
-            reveal="never",
-            lease_seconds=600,
-            due_days=DUE_DAYS,
-            draw_readers=draws,
-            reason="simulated",
-        )
-        self.session.add_all([*accounts, self.release, self.policy])
-        self.session.flush()
-        self.readers = [
-            Annotator(id=uuid.UUID(bytes=self.rng.bytes(16)), name=account.name, account_id=account.id)
-            for account in accounts
-        ]
-        self.owner = accounts[0].id
-        self.session.add_all(self.readers)
-        self.session.flush()
-
     def run(self) -> Evening:
         """Everything up to the last evening."""
         for day in range(DAYS):
             arrived = self.start + timedelta(days=day)
             for i in np.flatnonzero(self.lab.day == day).tolist():
-                self._store(i, arrived)
+                self.store(i, arrived, self.draws)
             self.session.flush()
             for number, (reader, person) in enumerate(zip(self.readers, self.people, strict=True)):
                 if (day + number) % person.every == 0 and day not in person.away:
                     self._visit(reader, person, arrived + timedelta(hours=12))
-        self.session.flush()
-        self.session.expire_all()
-        columns = load_dataset(self.session, self.release.id, [str(k) for k in range(CLASSES)])
+        columns = self.load()
         at = (self.start + timedelta(days=DAYS - 1, hours=18)).timestamp()
         return Evening(columns, at, self._pool(), *self._counts())
 
@@ -208,80 +156,24 @@ class DrawnLaboratory:
             "D": float(np.mean([(said[:, a] != said[:, b]).mean() for a, b in pairs])),
         }
 
-    def _store(self, i: int, arrived: datetime) -> None:
-        prediction, digest = self.lab.prediction, f"{i:064x}"
-        case = Case(
-            id=uuid.UUID(bytes=self.rng.bytes(16)),
-            created_at=arrived,
-            external_id=f"case {i}",
-            patient=f"patient {self.lab.cluster[i]}",
-            case_metadata={},
-            image_sha256=digest,
-            stored_sha256=digest,
-            width=1,
-            height=1,
-            partition="evaluation",
-            u=float(self.lab.u[i]),
-            pi=0.0,
-            created_by=self.owner,
-        )
-        row = CasePrediction(
-            case_id=case.id,
-            release_id=self.release.id,
-            class_probs=prediction.class_probs[i].tolist(),
-            log_concentration=float(prediction.log_concentration[i]),
-            disagreement_prob=float(prediction.disagreement_probs[i]),
-            out_of_distribution=False,
-        )
-        in_force = ActivePolicy(self.policy, rule_of(self.policy, self.policy.threshold))
-        planned = plan_case(self.session, case, row, in_force, self.draws)
-        for planned_row in planned.rows:
-            if isinstance(planned_row, ReadRequest):
-                planned_row.due_at = arrived + timedelta(days=DUE_DAYS)
-                planned_row.due_on = planned_row.due_at.date().isoformat()
-        self.session.add(case)
-        self.session.flush()
-        self.session.add(row)
-        planned.store(self.session)
-        self._number[case.id] = i
-
     def _visit(self, reader: Annotator, person: Person, at: datetime) -> None:
         """A share of what the queue gives this annotator."""
         waiting = {request.case_id for request in iter_waiting_requests(self.session, reader.id, at)}
         for _ in range(int(np.ceil(person.share * len(waiting)))):
-            taken = next_request(self.session, self.order, reader.id, at)
-            if taken is None:
+            leased = self.lease(self.order, reader, at)
+            if leased is None:
                 return
-            assert isinstance(taken.request, ReadRequest)
-            leased = lease_request(self.session, taken.request, reader.id, 1800)
-            read = self.session.get_one(Read, leased.id)
-            request = self.session.get_one(ReadRequest, taken.request.id, populate_existing=True)
-            request.lease_expires_at = None
+            request, read = leased
             if self.rng.random() < person.declines:
                 read.state, read.decline_reason, request.state = "declined", "not_my_field", "open"
                 self.session.flush()
                 if request.annotator_id == reader.id:
                     redraw_annotator(self.session, self.draws, request)
             else:
-                self._answer(request, reader)
-                read.state = "committed"
+                said = self.said[self.numbers[request.case_id], self.readers.index(reader)]
+                label = self.label(request, reader, str(said))
+                read.state, request.state, request.label_id = "committed", "answered", label.id
             self.session.flush()
-
-    def _answer(self, request: ReadRequest, reader: Annotator) -> None:
-        i, r = self._number[request.case_id], self.readers.index(reader)
-        label = Label(
-            case_id=request.case_id,
-            annotator_id=reader.id,
-            kind="label",
-            position=0,
-            class_code=str(self.said[i, r]),
-            blind=True,
-            round="planned",
-            created_by=self.owner,
-        )
-        self.session.add(label)
-        self.session.flush()
-        request.state, request.label_id = "answered", label.id
 
 
 #: The same people, and nobody is away.
@@ -296,12 +188,8 @@ def simulated(
     evenings = [DrawnLaboratory(seed, draws=draws, people=people).run() for seed in seeds]
     estimated, pool = [evening.estimated() for evening in evenings], [evening.pool for evening in evenings]
     as_drawn = sum(evening.n_as_drawn for evening in evenings) / sum(evening.n_answered for evening in evenings)
-    return {name: _bias([row[name] for row in estimated], [row[name] for row in pool]) for name in QUANTITIES}, as_drawn
-
-
-def _bias(values: list[float], truths: list[float]) -> Bias:
-    differences, scale = np.array(values) - np.array(truths), float(np.mean(truths))
-    return Bias(float(differences.mean()) / scale, float(differences.std(ddof=1)) / len(values) ** 0.5 / scale)
+    found = {name: relative_bias([row[name] for row in estimated], [row[name] for row in pool]) for name in QUANTITIES}
+    return found, as_drawn
 
 
 def z(bias: Bias) -> float:

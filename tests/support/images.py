@@ -37,19 +37,20 @@ def animated(kind: str) -> bytes:
     return encode(frames[0], kind, save_all=True, append_images=frames[1:])
 
 
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    """A chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, pixels: bytes, *, bits: int = 8, kind: int = 2) -> bytes:
+    """A PNG of packed pixels, whatever its header promises."""
+    header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND")
+
+
 def pixel_bomb(width: int, height: int) -> bytes:
     """A small PNG whose header promises many pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(b"\x00" * 1000))
-        + chunk(b"IEND", b"")
-    )
+    return png(width, height, zlib.compress(b"\x00" * 1000))
 
 
 #: name -> (bytes, reason it is rejected for, or None where it is read)
