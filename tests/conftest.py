@@ -7,7 +7,7 @@ migrations, snapshots, jobs, what a text may contain) it is marked ``both_databa
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from filelock import FileLock
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _IS_MISSING = " is missing"
 
 
-def missing(what: str) -> None:
+def missing(what: str) -> NoReturn:
     """Skip with one line that says what is missing; in CI nothing may be missing."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is missing, and CI must have it")
@@ -143,7 +143,7 @@ def datasets() -> Path:
     folder = os.environ.get("SECONDREAD_DATASETS")
     if not folder or not Path(folder).is_dir():
         missing("the folder with real data sets (set SECONDREAD_DATASETS)")
-    return Path(str(folder))
+    return Path(folder)
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +152,6 @@ def postgres() -> Iterator[PostgresServer]:
     binaries = find_binaries()
     if binaries is None:
         missing("PostgreSQL (Debian package postgresql)")
-    assert binaries is not None
     try:
         server = PostgresServer(binaries)
     except RuntimeError as error:

@@ -1,30 +1,48 @@
-"""Each transaction adds one event, linked as it ends: in the order of commits, whatever writes at once."""
+"""Each transaction adds one event with every row that it wrote, linked in the order of commits."""
 
+import ast
+import re
 import threading
 import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import delete, event, func, insert, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+import app
 from app.audit.chain import events
+from app.audit.chain.covered_rows import COVERED, Leaves, row_digest, row_key, take_leaves, update_columns
 from app.audit.chain.events import KeyRotated
-from app.audit.chain.keys import KeyRing
+from app.audit.chain.keys import AuditKeys, KeyRing, derive_keys
+from app.audit.installation import claim_database, require_keys
 from app.audit.rotation import apply_key_ring
 from app.context import ServiceContext
-from app.database.tables import CaseChange, Job, ReadRequest
+from app.database import engine as database_module
+from app.database import tables
+from app.database.engine import Database, write_with_retry
+from app.database.migration import upgrade_schema
+from app.database.tables import new_id, utc_now
+from app.http.errors import ServiceUnavailable
 from app.metrics.snapshot import load_current_dataset, write_snapshot
 from tests.support.chain import all_events
+from tests.support.postgres import PostgresServer
+from tests.support.process import free_port
 from tests.support.service import KEY, Service, cell_png
+from tests.support.waiting import patient
 
 both_databases = pytest.mark.both_databases
 on_postgresql = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
-def note(session: Session, context: ServiceContext, what: str) -> None:
-    """Describe an event."""
-    events.record_event(session, context.keys.audit, actor="test", action="test", object_id=what)
+def note(session: Session, context: ServiceContext, what: str, **more: Any) -> None:
+    events.record_event(session, context.keys.audit, actor="test", action="test", object_id=what, **more)
 
 
 def order(context: ServiceContext) -> list[str]:
@@ -34,7 +52,7 @@ def order(context: ServiceContext) -> list[str]:
 
 
 def add_job(session: Session, kind: str) -> str:
-    job = Job(kind=kind, parameters={})
+    job = tables.Job(kind=kind, parameters={})
     session.add(job)
     session.flush()
     return str(job.id)
@@ -45,29 +63,18 @@ def test_a_transaction_has_one_event_with_every_row_that_it_wrote(service: Servi
     context = service.context
     with context.database.write() as session:
         first = add_job(session, "one")
+        note(session, context, "earlier")
         note(session, context, "the jobs")
         second = add_job(session, "two")
     with context.database.write() as session:
         third = add_job(session, "three")
     with context.database.read() as session:
-        described, undescribed = all_events(session)[-2:]
+        earlier, described, undescribed = all_events(session)[-3:]
         shown = service.get("admin", "/v1/audit-events").json()["items"][0]
         assert f"{shown['sequence']}:{shown['digest']}" == events.read_head_text(session)
+    assert (earlier["object"], earlier["row_digests"]) == ("earlier", {})  # the last one has the rows
     assert (described["object"], set(described["row_digests"]["jobs"])) == ("the jobs", {first, second})
     assert (undescribed["action"], set(undescribed["row_digests"]["jobs"])) == ("rows.write", {third})
-
-
-@both_databases
-def test_of_several_events_of_a_transaction_the_last_one_has_the_rows(service: Service) -> None:
-    context = service.context
-    with context.database.write() as session:
-        job = add_job(session, "one")
-        note(session, context, "first")
-        note(session, context, "second")
-    with context.database.read() as session:
-        first, second = all_events(session)[-2:]
-    assert (first["object"], first["row_digests"]) == ("first", {})
-    assert (second["object"], set(second["row_digests"]["jobs"])) == ("second", {job})
 
 
 @both_databases
@@ -93,7 +100,7 @@ def test_what_reads_nothing_and_writes_nothing_leaves_no_event(service: Service)
     with service.context.database.read() as session:
         before = events.read_head(session)
     with service.context.database.write() as session:
-        session.execute(select(Job))
+        session.execute(select(tables.Job))
     with service.context.database.read() as session:
         assert events.read_head(session) == before
 
@@ -103,7 +110,9 @@ def write_now_and_then(context: ServiceContext, what: str, random: Random, reque
     with context.database.write() as session:
         for request_id in sorted(random.sample(requests, random.randint(0, 2)), key=str):
             time.sleep(random.random() * 0.01)
-            row = session.execute(select(ReadRequest).where(ReadRequest.id == request_id).with_for_update())
+            row = session.execute(
+                select(tables.ReadRequest).where(tables.ReadRequest.id == request_id).with_for_update()
+            )
             row.scalar_one().due_on = f"{random.randint(2030, 2090)}-01-01"
         note(session, context, what)
         time.sleep(random.random() * 0.01)
@@ -120,7 +129,7 @@ def test_eight_writers_keep_the_order_of_time_and_of_rows(service: Service, n_ea
     """And whoever sees an event sees every event before it."""
     context, spans, holes, ended = service.context, dict[str, tuple[float, float]](), list[int](), threading.Event()
     service.add_cases(4)
-    requests: list[object] = [*service.scalars(select(ReadRequest.id))]
+    requests: list[object] = [*service.scalars(select(tables.ReadRequest.id))]
 
     def work(writer: int) -> None:
         random = Random(writer)
@@ -189,18 +198,16 @@ def test_who_names_a_case_waits_for_nobody_with_the_head_in_hand(service: Servic
     with context.database.write() as holder:
         holder.execute(text("SELECT id FROM cases FOR UPDATE"))
         with context.database.write() as session:
-            case_id = session.execute(select(CaseChange.case_id)).scalars().one()
+            case_id = session.execute(select(tables.CaseChange.case_id)).scalars().one()
             assert str(case_id) == case["id"]
-            events.record_event(
-                session, context.keys.audit, actor="test", action="test", object_id="named", cases=[case_id]
-            )
+            note(session, context, "named", cases=[case_id])
     assert order(context) == ["named"]
 
 
 @on_postgresql
 def test_a_snapshot_and_what_came_later_are_everything_however_writers_overlap(service: Service) -> None:
     context = service.context
-    cases = [service.add_case(f"case {number}", cell_png(number)) for number in range(3)]
+    cases = service.add_cases(3)
     classes = cases[0]["prediction"]["classes"]
     with context.database.read() as session:
         release_id = session.execute(text("SELECT release_id FROM aliases WHERE name = 'champion'")).scalar_one()
@@ -214,3 +221,218 @@ def test_a_snapshot_and_what_came_later_are_everything_however_writers_overlap(s
             changed = events.changed_cases(session, events.read_head(session)[0] - 1)
     assert columns.label_counts.sum() == 2
     assert {str(case_id) for case_id in changed} == {cases[2]["id"]}
+
+
+def stored_digests(service: Service, session: Session, table: Any, *keys: uuid.UUID) -> Leaves:
+    rows = session.connection().execute(select(table.__table__).where(table.id.in_(keys))).mappings().all()
+    of, private = table.__table__, service.context.keys.audit.rows
+    return {table.__tablename__: {row_key(of, row): row_digest(private, of, row) for row in rows}}
+
+
+def annotator(name: str) -> dict[str, Any]:
+    return {"id": new_id(), "name": name, "created_at": utc_now()}
+
+
+@pytest.mark.both_databases
+def test_a_statement_notes_its_rows_and_gives_what_was_asked_of_it(service: Service) -> None:
+    take = service.context.keys.audit.rows
+    with service.context.database.write() as session:
+        rows = [annotator("one"), annotator("two")]
+        keys = [row["id"] for row in rows]
+        names = session.execute(insert(tables.Annotator).returning(tables.Annotator.name), rows).scalars().all()
+        assert sorted(names) == ["one", "two"]
+        assert take_leaves(session, take) == stored_digests(service, session, tables.Annotator, *keys)
+
+        renamed = update_columns(tables.Annotator, name="three").where(tables.Annotator.id == keys[0])
+        assert session.execute(renamed.returning(tables.Annotator.id)).scalar_one() == keys[0]
+        assert take_leaves(session, take) == stored_digests(service, session, tables.Annotator, keys[0])
+
+        session.execute(delete(tables.Annotator).where(tables.Annotator.id.in_(keys)))
+        assert take_leaves(session, take) == {"annotators": dict.fromkeys(map(str, keys))}
+        session.rollback()
+
+
+@pytest.mark.both_databases
+def test_only_what_must_have_an_event_is_noted(service: Service) -> None:
+    """A lease begins and ends without one: a request that waits is one that is leased."""
+    service.add_case("case", cell_png(), patient="p", site="north")
+    assert service.post("anna", "/v1/reads").status_code == 201
+    keys = service.context.keys.audit
+    with service.context.database.write() as session:
+        request = (
+            session.execute(select(tables.ReadRequest).where(tables.ReadRequest.state == "leased")).scalars().one()
+        )
+        of_request, of_reads = tables.ReadRequest.id == request.id, tables.Read.request_id == request.id
+        session.execute(update_columns(tables.Read, state="released", ended_at=utc_now()).where(of_reads))
+        session.execute(update_columns(tables.ReadRequest, state="open", lease_expires_at=None).where(of_request))
+        session.execute(update_columns(tables.Case, need=0.25).where(tables.Case.id == request.case_id))
+        assert take_leaves(session, keys.rows) == {}
+        session.execute(update_columns(tables.ReadRequest, state="closed", closed_at=utc_now()).where(of_request))
+        session.execute(update_columns(tables.Read, state="declined").where(of_reads))
+        noted = {name: len(rows) for name, rows in take_leaves(session, keys.rows).items()}
+        assert noted == {"read_requests": 1, "reads": 1}
+        session.rollback()
+
+
+def test_the_service_writes_covered_tables_only_by_statements_that_a_session_notes() -> None:
+    """An UPDATE names its columns to the session, and no text writes a covered table."""
+    every = {mapper.class_.__name__: str(mapper.local_table) for mapper in tables.BaseTable.registry.mappers}
+    classes = {name: table for name, table in every.items() if table in COVERED}
+    by_text = re.compile(rf"\b(INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(classes.values())})\b")
+    faults = []
+    for path in sorted(Path(app.__file__).parent.rglob("*.py")):
+        source = path.read_text()
+        faults += [f"{path.name}: {match[0]}" for match in by_text.finditer(source)]
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "update" and node.args:
+                faults += [f"{path.name}: update({name})" for name in [ast.unparse(node.args[0])] if name in classes]
+    assert faults == []
+    assert tables.CaseTwin.__name__ in classes
+
+
+_Open = Callable[..., Database]
+
+
+@pytest.fixture
+def opened() -> Iterator[_Open]:
+    """Makes databases, and closes their connections when the test has ended, as a failed one does too."""
+    made: list[Database] = []
+
+    def make(url: str, keys: AuditKeys | None = None) -> Database:
+        made.append(Database(url, keys))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.engine.dispose()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, opened: _Open) -> Database:
+    database = opened(f"sqlite:///{tmp_path / 'some.db'}")
+    upgrade_schema(database.engine)
+    return database
+
+
+def test_writers_wait_for_each_other_before_they_ask_the_database(on_disk: Database) -> None:
+    """With no patience of SQLite's own nobody meets a lock."""
+    on_disk.engine.dispose()
+    event.listen(on_disk.engine, "connect", lambda connection, _: connection.execute("PRAGMA busy_timeout=0"))
+
+    def write(_: int) -> None:
+        for _ in range(5):
+            with on_disk.write() as session:
+                session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+                time.sleep(0.005)
+
+    before = head_keys(on_disk)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert head_keys(on_disk) == before + 20
+
+
+def head_keys(database: Database) -> int:
+    with database.read() as session:
+        return int(session.execute(text("SELECT n_keys FROM audit_head")).scalar_one())
+
+
+def test_a_turn_ends_with_the_transaction_and_not_with_the_session(on_disk: Database) -> None:
+    before = head_keys(on_disk)
+    with on_disk.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        session.rollback()  # as before a password is hashed
+        with on_disk.write() as other:
+            other.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+    with pytest.raises(OperationalError), on_disk.write() as session:
+        session.execute(text("UPDATE no_such_table SET n_keys = n_keys + 1"))
+    with on_disk.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+    assert head_keys(on_disk) == before + 3
+
+
+def test_a_writer_who_never_ends_is_like_a_lock(tmp_path: Path, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    database = opened(f"sqlite:///{tmp_path / 'some.db'}")
+    upgrade_schema(database.engine)
+    before = head_keys(database)
+    with database.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+        with pytest.raises(OperationalError, match="database is locked"), database.write() as other:
+            other.execute(text("UPDATE audit_head SET n_keys = n_keys + 1"))
+    assert head_keys(database) == before + 1
+
+
+def test_two_starts_at_once_write_one_baseline(postgres: PostgresServer, opened: _Open) -> None:
+    keys = derive_keys(KeyRing.parse(b"the same key in each of these processes")).audit
+    url = postgres.url(postgres.create())
+    empty = opened(url)
+    upgrade_schema(empty.engine)
+    empty.engine.dispose()
+    databases, together = [opened(url, keys) for _ in range(2)], threading.Barrier(2)
+
+    def start(database: Database) -> None:
+        together.wait(patient(20))
+        claim_database(database, keys)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, databases))
+    with databases[0].read() as session:
+        assert session.execute(select(func.count()).select_from(tables.Installation)).scalar_one() == 1
+        written = select(func.count()).select_from(tables.AuditEvent).where(tables.AuditEvent.action == "rows.baseline")
+        assert session.execute(written).scalar_one() == 1
+
+
+@pytest.mark.both_databases
+def test_a_start_waits_for_one_that_writes_for_longer_than_a_lock_is_waited_for(
+    database_url: str, opened: _Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a machine is busy."""
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "lock_timeout", "100")
+    keys = derive_keys(KeyRing.parse(b"the same key in each of these processes")).audit
+    first, second = opened(database_url, keys), opened(database_url, keys)
+    upgrade_schema(first.engine)
+    waits, told = threading.Event(), list[str]()
+
+    def say(line: str) -> None:
+        told.append(line)
+        waits.set()
+
+    with ThreadPoolExecutor(1) as pool, first.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
+        starting = pool.submit(claim_database, second, keys, say)
+        assert waits.wait(patient(20))
+    starting.result()
+    assert told[0] == "waiting: another process, perhaps one that is starting too, is writing to the database"
+    assert require_keys(second, keys)
+
+
+def test_a_database_that_is_away_is_waited_for_by_nobody(opened: _Open) -> None:
+    away, told = opened(f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"), list[str]()
+    with pytest.raises(OperationalError, match="connection failed"):
+        write_with_retry(away, lambda session: session.execute(text("SELECT 1")), "others are writing", told.append)
+    assert told == []
+
+
+def test_slow_work_is_no_waiting(postgres: PostgresServer, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Done again and again, it would keep all writers waiting."""
+    monkeypatch.setitem(database_module.POSTGRES_SETTINGS, "statement_timeout", "100")
+    database, told = opened(postgres.url(postgres.create())), list[str]()
+
+    def work(session: Session) -> None:
+        session.execute(text("SELECT pg_sleep(30)"))
+
+    with pytest.raises(OperationalError, match="statement timeout"):
+        write_with_retry(database, work, "others are writing", told.append)
+    assert told == []
+
+
+def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+    other = opened(str(on_disk.engine.url))
+    with on_disk.write() as session:
+        session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
+        with pytest.raises(ServiceUnavailable, match="for too long; try again shortly"):
+            write_with_retry(other, lambda writing: writing.execute(text("SELECT 1")), "others are writing")

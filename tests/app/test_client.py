@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from secondread.client import ApiError, AsyncClient, Client, models
-from tests.support.coroutines import run_async
+from tests.support.coroutines import asynchronous
 from tests.support.process import Installation
 from tests.support.service import Service, cell_png
 
@@ -139,17 +139,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -
         yield made
 
 
-def _upload_and_page(lead: Client, prefix: str) -> list[str]:
-    assert sum(lead.predict(cell_png()).class_probs.values()) == pytest.approx(1)
-    ids = [lead.add_case(cell_png(i), external_id=f"{prefix}-{i}", site=prefix).id for i in range(5)]
-    assert [case.id for case in lead.iter_cases(limit=2, site=prefix)] == ids[::-1]
-    return ids
-
-
 @pytest.mark.slow
 def test_from_an_image_to_a_posterior_against_a_server(installation: Installation) -> None:
     with Client(installation.address, installation.keys["lead"]) as lead:
-        ids = _upload_and_page(lead, "north")
+        assert sum(lead.predict(cell_png()).class_probs.values()) == pytest.approx(1)
+        ids = [lead.add_case(cell_png(i), external_id=f"north-{i}", site="north").id for i in range(5)]
+        assert [case.id for case in lead.iter_cases(limit=2, site="north")] == ids[::-1]
         assert lead.add_case(cell_png(1), external_id="north-1", site="north").id in ids
         with Client(installation.address, installation.keys["anna"]) as anna:
             n_labels = 0
@@ -166,24 +161,22 @@ def test_from_an_image_to_a_posterior_against_a_server(installation: Installatio
 
 
 @pytest.mark.slow
-def test_the_same_awaited(installation: Installation) -> None:
-    async def go() -> None:
-        async with (
-            AsyncClient(installation.address, installation.keys["lead"]) as lead,
-            AsyncClient(installation.address, installation.keys["ben"]) as ben,
-        ):
-            uploads = (lead.add_case(cell_png(10 + i), external_id=f"south-{i}", site="south") for i in range(5))
-            ids = {case.id for case in await asyncio.gather(*uploads)}
-            assert {case.id async for case in lead.iter_cases(limit=2, site="south")} == ids
-            with pytest.raises(ApiError, match="403 forbidden"):
-                await ben.get_metrics()
-            read = await ben.lease_read()
-            assert read is not None
-            label = models.OwnLabelIn(label=read.classes[0].code)
-            first = await ben.commit_read(read.id, label, idempotency_key="once")
-            assert await ben.commit_read(read.id, label, idempotency_key="once") == first
-
-    run_async(go())
+@asynchronous
+async def test_the_same_awaited(installation: Installation) -> None:
+    async with (
+        AsyncClient(installation.address, installation.keys["lead"]) as lead,
+        AsyncClient(installation.address, installation.keys["ben"]) as ben,
+    ):
+        uploads = (lead.add_case(cell_png(10 + i), external_id=f"south-{i}", site="south") for i in range(5))
+        ids = {case.id for case in await asyncio.gather(*uploads)}
+        assert {case.id async for case in lead.iter_cases(limit=2, site="south")} == ids
+        with pytest.raises(ApiError, match="403 forbidden"):
+            await ben.get_metrics()
+        read = await ben.lease_read()
+        assert read is not None
+        label = models.OwnLabelIn(label=read.classes[0].code)
+        first = await ben.commit_read(read.id, label, idempotency_key="once")
+        assert await ben.commit_read(read.id, label, idempotency_key="once") == first
 
 
 @pytest.mark.slow

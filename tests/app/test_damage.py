@@ -1,49 +1,58 @@
-"""What is damaged on disk is never served, is put right where that is possible, and is named."""
+"""What is damaged, missing or unusable is never served, is put right where that is possible, and is named."""
 
 import hashlib
 import os
 import shutil
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
+from app.database.engine import Database, sqlite_module, wal_is_safe
 from app.database.tables import Case
 from app.http.errors import StorageFull
+from app.main import create_app
 from app.maintenance.backup import check_backup, write_backup
 from app.maintenance.cache import sweep_files
 from app.metrics.snapshot import refresh_snapshot
-from app.releases.queries import all_releases, class_codes
+from app.releases.queries import get_champion_alias
+from app.releases.service import move_alias
+from app.settings import Settings
 from app.storage import blobs
 from app.storage.blobs import FolderStore, ImageStore
+from ml.release.device import cuda_fault
+from tests.app.test_snapshots import release_of
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation, free_port
 from tests.support.sabotage import undone
-from tests.support.service import Service, cell_png, collect, stored_image
+from tests.support.service import Service, cell_png, collect, raising, stored_image
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 DAY = 86_400.0
 
 
-def flip(path: Path, place: int | None = None) -> None:
+def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2 if place is None else place] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def stored_file(service: Service, external_id: str) -> Path:
-    digest = service.one(select(Case.stored_sha256).where(Case.external_id == external_id))
-    return stored_image(service.context, digest)
+def stored_file(service: Service, external_id: str, part: str = "image") -> Path:
+    column = Case.stored_sha256 if part == "image" else Case.stored_field_sha256
+    return stored_image(service.context, service.one(select(column).where(Case.external_id == external_id)) or "")
 
 
 @undone("F17", "a damaged image is never served", blobs, "require_digest", lambda *_: None)
 @pytest.mark.parametrize("harm", ["flipped", "cut", "emptied", "removed"])
-def test_a_damaged_image_is_never_served_and_the_same_pixels_heal_it(service: Service, harm: str) -> None:
-    case = service.add_case("case-1", cell_png(1))
-    path, image = stored_file(service, "case-1"), f"/v1/cases/{case['id']}/image"
+@pytest.mark.parametrize("part", ["image", "field"])
+def test_a_damaged_image_is_never_served_and_the_same_pixels_heal_it(service: Service, part: str, harm: str) -> None:
+    case = service.add_case("case-1", cell_png(1), field=cell_png(2, 48))
+    path, image = stored_file(service, "case-1", part), f"/v1/cases/{case['id']}/{part}"
     whole = service.get("viewer", image).content
     if harm == "flipped":
         flip(path)
@@ -54,7 +63,8 @@ def test_a_damaged_image_is_never_served_and_the_same_pixels_heal_it(service: Se
     refused = service.get("viewer", image)
     assert refused.status_code == (404 if harm == "removed" else 503)
     assert refused.headers["content-type"] == "application/problem+json"
-    assert service.upload("case-1", cell_png(1)).status_code == 200  # the case is known
+    assert len(service.faults()) == 1
+    assert service.upload("case-1", cell_png(1), field=cell_png(2, 48)).status_code == 200  # the case is known
     assert service.get("viewer", image).content == whole
     assert service.faults() == []
 
@@ -67,34 +77,32 @@ def test_a_backup_names_damaged_images_and_goes_on(service: Service, tmp_path: P
     assert check_backup(tmp_path / "backup")
 
 
-def harm_snapshot(folder: Path, how: str) -> None:
-    if how == "flipped":
-        flip(folder / "pi.npy", -1)  # a number, behind the header
-    elif how == "cut":
-        path = folder / "pi.npy"
-        path.write_bytes(path.read_bytes()[:-3])
-    elif how == "emptied column":
-        (folder / "pi.npy").write_bytes(b"")
-    elif how == "emptied":
-        (folder / "snapshot.json").write_text("")
-    elif how == "other JSON":
-        (folder / "snapshot.json").write_text("[]")
-    else:
-        (folder / "snapshot.json").write_text('{"version": 3}')
+def last_bit(data: bytes) -> bytes:
+    """The last bit of a column, behind its header, is another one."""
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "emptied column", "emptied", "other JSON", "without keys"])
+HARMS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "flipped": ("pi.npy", last_bit),
+    "cut": ("pi.npy", lambda data: data[:-3]),
+    "emptied column": ("pi.npy", lambda _: b""),
+    "emptied": ("snapshot.json", lambda _: b""),
+    "other JSON": ("snapshot.json", lambda _: b"[]"),
+    "without keys": ("snapshot.json", lambda _: b'{"version": 3}'),
+}
+
+
+@pytest.mark.parametrize("how", HARMS)
 def test_a_damaged_snapshot_is_not_used_but_named_and_written_anew(service: Service, how: str) -> None:
     service.before_change = lambda: None
     context = service.context
     collect(service, [cell_png(number) for number in range(3)], patients=True)
     write_snapshots(context)
-    with context.database.read() as session:
-        release = all_releases(session)[0]
-        release_id, classes = release.id, class_codes(release)
+    release_id, classes = release_of(context)
     assert not refresh_snapshot(context, release_id, classes)
-    folder = next((context.settings.home / "snapshots").glob("*/[0-9]*"))
-    harm_snapshot(folder, how)
+    name, harm = HARMS[how]
+    path = next((context.settings.home / "snapshots").glob(f"*/[0-9]*/{name}"))
+    path.write_bytes(harm(path.read_bytes()))
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).status_code == 200
     assert_snapshots_tell_all(context)
     assert [fault for fault in service.faults() if "snapshot" in fault] != []
@@ -104,16 +112,10 @@ def test_a_damaged_snapshot_is_not_used_but_named_and_written_anew(service: Serv
     assert not refresh_snapshot(context, release_id, classes)
 
 
-def test_a_backup_that_fails_leaves_nothing_that_looks_like_one(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_that_fails_leaves_nothing(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service.add_case("case-1", cell_png(1))
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as broken:
-        broken.setattr(shutil, "copytree", full)
+        broken.setattr(shutil, "copytree", raising(OSError(28, "No space left on device")))
         with pytest.raises(OSError, match="No space"):
             write_backup(service.context, tmp_path / "backup")
     assert list(tmp_path.glob("*backup*")) == []
@@ -150,8 +152,8 @@ def test_backup_and_restore_with_a_password(postgres: PostgresServer, tmp_path: 
 
 def test_orphans_and_unfinished_files_are_swept_once_they_are_old(service: Service) -> None:
     context, home = service.context, service.context.settings.home
-    service.add_case("case-1", cell_png(1))
-    used = stored_file(service, "case-1")
+    service.add_case("case-1", cell_png(1), field=cell_png(2, 48))
+    used, field = (stored_file(service, "case-1", part) for part in ("image", "field"))
     orphan = stored_image(context, context.images.put(b"pixels of a request that was killed"))
     fresh = stored_image(context, context.images.put(b"pixels of a request that goes on"))
     again = stored_image(context, context.images.put(b"pixels that come a second time"))
@@ -164,14 +166,13 @@ def test_orphans_and_unfinished_files_are_swept_once_they_are_old(service: Servi
     for path in unfinished:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
-    old = [used, orphan, again, *unfinished, *(path.parent for path in unfinished[2:])]
+    old = [used, field, orphan, again, *unfinished, *(path.parent for path in unfinished[2:])]
     for path in old:
         os.utime(path, (time.time() - 2 * DAY,) * 2)
     context.images.put(b"pixels that come a second time")
     assert sweep_files(context) == 5
-    assert [path.is_file() for path in (used, orphan, fresh, again, *unfinished)] == [True, False, True, True] + 4 * [
-        False
-    ]
+    left = [path for path in (used, field, orphan, fresh, again, *unfinished) if path.is_file()]
+    assert left == [used, field, fresh, again]
     assert sweep_files(context) == 0
 
 
@@ -219,3 +220,88 @@ def test_a_folder_that_cannot_be_written_is_no_defect_of_the_service(tmp_path: P
     (tmp_path / hashlib.sha256(b"pixels").hexdigest()[:2]).write_text("in the way")
     with pytest.raises(StorageFull):
         store.put(b"pixels")
+
+
+def test_a_release_that_breaks_on_disk_leaves_the_loaded_one_serving(service: Service) -> None:
+    assert service.get(None, "/readyz").json()["status"] == "ready"
+    network = next(service.context.settings.releases_folder.rglob("network.onnx"))
+    network.write_bytes(network.read_bytes()[:-1])
+    with service.context.database.write() as session:
+        served = service.context.inference.served(get_champion_alias(session))
+        move_alias(session, service.context, "test", "champion", served.release_id, "to load it anew", None)
+    assert service.add_case()["prediction"]["release"]
+    ready = service.get(None, "/readyz")
+    assert (ready.status_code, "cannot be loaded" in ready.json()["release"]) == (503, True)
+
+
+def test_readiness_names_a_disk_with_too_little_space_and_the_service_stays_in_service(service: Service) -> None:
+    service.context.settings.min_free_bytes = 10**18
+    ready = service.get(None, "/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+    assert "too little disk space" in ready.json()["storage"]
+    assert ready.json()["device"].startswith("cuda" if cuda_fault() is None else "cpu")
+
+
+def test_without_a_release_the_service_says_so(settings: Settings) -> None:
+    with TestClient(create_app(settings)) as client:
+        assert client.get("/healthz").status_code == 200
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, "ok")
+
+
+@undone("T7", "paths of images are made by the server only", blobs, "digest_from_key", lambda key: key)
+def test_image_names_never_come_from_outside(tmp_path: Path) -> None:
+    store = ImageStore(FolderStore(tmp_path, 0))
+    for name in ("../x", "A" * 64, "0" * 63, "/etc/passwd"):
+        with pytest.raises(ValueError, match="SHA-256"):
+            store.key(name)
+    digest = store.put(b"pixels")
+    assert store.get(digest) == b"pixels"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [digest]
+
+
+def test_a_full_disk_refuses_uploads_with_507(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.context.images.store, "min_free_bytes", 10**18)
+    with pytest.raises(StorageFull):
+        service.context.images.put(b"new")
+    response = service.upload("case-1", cell_png())
+    assert (response.status_code, response.json()["type"]) == (507, "urn:secondread:problem:storage-full")
+    assert service.document("/v1/cases")["items"] == []
+
+
+def test_the_journal_mode_follows_the_version(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    with database.engine.connect() as connection:
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    assert mode == ("wal" if wal_is_safe(sqlite_module().sqlite_version_info) else "delete")
+    safe = {(3, 44, 5): False, (3, 44, 6): True, (3, 51, 2): False, (3, 6, 9): True, (3, 53, 0): True}
+    assert {version: wal_is_safe(version) for version in safe} == safe
+
+
+@pytest.fixture
+def no_cuda() -> None:
+    if cuda_fault() is None:
+        pytest.skip("CUDA can be used on this machine")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_cuda")
+def test_cuda_that_cannot_be_used_stops_server_and_worker_in_one_line(tmp_path: Path, tiny_release: Path) -> None:
+    with Installation(tmp_path / "home") as made:
+        made.prepare(tiny_release)
+        made.environment["SECONDREAD_DEVICE"] = "cuda"
+        for command in ("serve", "worker"):
+            done = made.run(command, check=False)
+            assert done.returncode == 1
+            said = [line for line in done.stderr.splitlines() if line.startswith("secondread: ")]
+            assert said == [f"secondread: device cuda cannot be used: {cuda_fault()}"]
+        made.environment["SECONDREAD_DEVICE"] = "gpu"
+        assert "SECONDREAD_DEVICE" in made.run("serve", check=False).stderr
+
+
+def test_cuda_here_and_a_network_elsewhere_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="DEVICE wants cuda here"):
+        Settings(home=tmp_path, device="cuda", inference_url="http://127.0.0.1:1")
+    assert Settings(home=tmp_path, inference_url="http://127.0.0.1:1").device == "auto"

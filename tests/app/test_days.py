@@ -19,7 +19,6 @@ from app.recalibration.evidence import exclude_annotator
 from app.settings import Settings, read_settings
 from tests.app.test_leases import answer_next, classes_of
 from tests.app.test_people import first_password
-from tests.faults.rounds import Rounds
 from tests.support.sabotage import undone
 from tests.support.service import Service
 
@@ -53,9 +52,7 @@ def test_every_hour_of_two_years_is_in_the_day_that_its_zone_says(zone: str) -> 
         ("Europe/Berlin", "2027-10-30T22:30", "2027-10-31T22:59", 1),
     ],
 )
-def test_cases_of_today_are_those_since_the_laboratorys_midnight(
-    service: Service, zone: str, read_at: str, asked_at: str, n: int
-) -> None:
+def test_cases_of_today_begin_at_midnight(service: Service, zone: str, read_at: str, asked_at: str, n: int) -> None:
     service.context.settings.timezone = zone
     service.add_cases(2)
     with service.clock.off_by(moment(read_at) - datetime.now(UTC)):
@@ -128,17 +125,13 @@ def test_labels_and_audit_keep_their_order(service: Service) -> None:
         first = service.outside_label(case, "reader", "blast")
     with service.clock.off_by(-DAY):
         body = {"label": "lymphocyte", "blind": True, "reason": "a slip"}
-        path = f"/v1/labels/{first['label']['id']}/revisions"
-        revised = service.post("outside", path, json=body)
+        revised = service.post("outside", f"/v1/labels/{first['label']['id']}/revisions", json=body)
     assert revised.status_code == 201, revised.text
     with service.context.database.read() as session:
         events = session.execute(select(AuditEvent).order_by(AuditEvent.sequence)).scalars().all()
         assert verify_all(session, service.context).faults == []
     assert [event.action for event in events][-3:] == ["case.add", "label.add", "label.revise"]
     assert events[-1].created_at < datetime.now(UTC) < events[-2].created_at
-    Rounds(
-        "F10", "clock a day ahead, then a day behind", service.context.database.engine.dialect.name, 2, 2, 0, 0, 0
-    ).note()
 
 
 DAY_SECONDS = 86_400.0
@@ -156,15 +149,10 @@ def columns(*, drawn: bool) -> EvaluationDataset:
     data.n_planned[:] = [1, 1, 2, 2, 1]
     data.drawn[:] = drawn
     data.first_due_at[:] = 10 * DAY_SECONDS + np.array([1.0, 2.0, 3.0, 4.0, DAY_SECONDS])
-    for row in range(5):
-        answered(data, row)
+    data.first_class[:], data.label_counts[:, 0] = 0, data.n_planned
+    for row, n in enumerate(data.n_planned):
+        data.said[row, :n] = 0
     return data
-
-
-def answered(data: EvaluationDataset, row: int) -> None:
-    data.first_class[row] = 0
-    data.label_counts[row, 0] = data.n_planned[row]
-    data.said[row, : data.n_planned[row]] = 0
 
 
 def still_open(data: EvaluationDataset, row: int, ordinal: int) -> None:

@@ -51,9 +51,7 @@ def people(service: Service) -> Service:
     return service
 
 
-def test_an_interrupted_filling_goes_on_and_a_finished_one_changes_nothing(
-    people: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_filling_goes_on_and_is_finished_once(people: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     drawn: list[int] = []
 

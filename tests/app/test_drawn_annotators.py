@@ -34,26 +34,19 @@ def drawing(service: Service, *more: str, **fields: Any) -> dict[str, Any]:
 
 
 def asked_of(service: Service, case_id: str) -> list[str | None]:
-    """Of whom each request of a case is asked."""
     names = {row.id: row.name for row in service.scalars(select(Annotator))}
     return [None if row.annotator_id is None else names[row.annotator_id] for row in requests_of(service, case_id)]
 
 
 def draws_of(service: Service, case_id: str) -> list[ReaderDraw]:
-    with service.context.database.read() as session:
-        found = select(ReaderDraw).where(ReaderDraw.case_id == uuid.UUID(case_id))
-        return list(session.execute(found.order_by(ReaderDraw.id)).scalars())
-
-
-def faults(service: Service) -> list[str]:
-    with service.context.database.read() as session:
-        return check_audit(session, service.context.keys.audit).faults
+    found = select(ReaderDraw).where(ReaderDraw.case_id == uuid.UUID(case_id))
+    return service.scalars(found.order_by(ReaderDraw.id))
 
 
 def assert_drawn_by_the_key(service: Service) -> None:
     """Each draw is that of the key, and its event has its digest."""
-    assert faults(service) == []
     with service.context.database.read() as session:
+        assert check_audit(session, service.context.keys.audit).faults == []
         drawn = select(ReaderDraw, ReadRequest.ordinal).join(ReadRequest, ReadRequest.id == ReaderDraw.request_id)
         for draw, ordinal in session.execute(drawn.where(ReaderDraw.probability.is_not(None))):
             by_key = pick_annotator(service.context.keys.draws, draw.case_id, ordinal, draw.position, draw.among)
@@ -126,12 +119,11 @@ def test_no_probability_is_below_a_tenth(service: Service) -> None:
 
 def test_a_read_is_asked_only_of_people_who_may_read_blind(service: Service) -> None:
     drawing(service, "cleo", "dora")
-    context = service.context
-    with context.database.write() as session:
-        auth.set_disabled(session, context.keys.audit, "cleo", disabled=True)
+    service.set_disabled("cleo", disabled=True)
+    with service.context.database.write() as session:
         session.add_all([Account(name="taken", role="annotator"), Annotator(name="taken")])  # of an earlier version
     service.written_past = True
-    with context.database.write() as session:
+    with service.context.database.write() as session:
         names = {annotator.name for annotator in reading_annotators(session)}
     assert names == {"anna", "ben", "dora"}
 
@@ -195,7 +187,7 @@ def test_what_is_overdue_may_be_taken_by_anybody_and_is_told(service: Service) -
     assert commit(service, str(asked[1]), read, classes_of(service)[0]).status_code == 201
     answer_next(service, other, classes_of(service)[1])
     assert asked_of(service, case["id"]) == asked  # of whom it was asked stays known
-    told = service.get("viewer", "/v1/policies").json()["draws"]
+    told = service.document("/v1/policies")["draws"]
     assert told == {"n_answered": 2, "n_as_drawn": 1, "n_drawn_again": 0, "n_overdue": 0}
 
 
@@ -211,15 +203,12 @@ def test_requests_without_a_draw_are_anybodys(service: Service) -> None:
 def test_an_adjudication_is_asked_of_whose_label_teaches_most_per_waiting_read(service: Service) -> None:
     codes = classes_of(service)
     drawing(service, "careful", "careless", adjudicate_below=0.999999, max_labels=4)
-    with service.context.database.write() as session:
-        for name in ("careful", "careless"):  # they read what is adjudicated and nothing else
-            auth.set_disabled(session, service.context.keys.audit, name, disabled=True)
-    readers = two_readers(len(codes))
-    assert switch(service, put_model(service, readers), 0).status_code == 200
+    for name in ("careful", "careless"):  # they read what is adjudicated and nothing else
+        service.set_disabled(name, disabled=True)
+    assert switch(service, put_model(service, two_readers(len(codes))), 0).status_code == 200
     cases = [service.add_case(f"case {number}", cell_png(number))["id"] for number in range(2)]
-    with service.context.database.write() as session:
-        for name in ("careful", "careless"):
-            auth.set_disabled(session, service.context.keys.audit, name, disabled=False)
+    for name in ("careful", "careless"):
+        service.set_disabled(name, disabled=False)
     for place, who in enumerate(("anna", "ben")):
         while (read := lease(service, who)) is not None:
             assert commit(service, who, read, codes[place]).status_code == 201

@@ -1,29 +1,38 @@
-"""Imports of many images: rows with results and reasons, resumed where they stopped, hostile archives refused."""
+"""Imports of many images and their dry runs: rows with results and reasons, resumed, hostile archives refused."""
 
 import hashlib
 import io
 import json
+import uuid
 import zipfile
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx2 as httpx
 import pytest
 from sqlalchemy import func, select
 
 from app.cases.ingest import prepare_case
-from app.cli.imports import import_local
+from app.cli.imports import check_local, import_local
 from app.database.tables import Case, ImportRow
+from app.database.tables.base import BaseTable
 from app.http.errors import InvalidValue, TooLarge
 from app.imports import archive_storage, import_job
 from app.imports.archive_storage import archive_path
-from app.imports.import_job import KEPT_FOR_RETRIES
+from app.imports.dry_run import CheckReport
+from app.imports.import_job import KEPT_FOR_RETRIES, delete_archives
 from app.imports.receiving import receive_archive
+from app.imports.zip_contents import ArchiveError
 from app.job_table import FUNCTIONS, run_maintenance
+from app.maintenance.erasure import erase_patient_everywhere
+from tests.support.command import run_here
 from tests.support.jobs import work_off
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, collect
 
+BROWSER = {"Accept": "text/html"}
 MANIFEST = "file,external_id,patient,site,metadata\n"
 
 
@@ -33,6 +42,13 @@ def packed(files: dict[str, bytes]) -> bytes:
         for name, data in files.items():
             archive.writestr(name, data)
     return buffer.getvalue()
+
+
+def slides(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    (tmp_path / "slides").mkdir()
+    for name, data in files.items():
+        (tmp_path / "slides" / name).write_bytes(data)
+    return tmp_path / "slides"
 
 
 def send(service: Service, data: bytes, who: str = "admin", key: str | None = None) -> Any:
@@ -61,30 +77,23 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     asked = send(service, example())
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
     path = f"/v1/imports/{asked.json()['id']}"
-    assert service.get("admin", path).json()["rows"] == []
+    assert service.document(path, "admin")["rows"] == []
     assert work_off(service.context) == 1
-    shown = service.get("admin", path).json()
+    shown = service.document(path, "admin")
     assert shown["job"]["state"] == "succeeded", shown["job"]["error"]
     assert shown["counts"] == {"created": 2, "known": 0, "failed": 6, "ignored": 0, "differs": 0}
     assert [row["status"] for row in shown["rows"]] == ["created"] * 2 + ["failed"] * 6
-    reasons = [row["detail"] for row in shown["rows"]]
     expected = {2: "not in the archive", 3: "readable", 5: "external_id", 6: "another image", 7: "JSON"}
     for number, words in expected.items():
-        assert words in reasons[number], reasons[number]
-    case = service.get("viewer", f"/v1/cases/{shown['rows'][0]['case_id']}").json()
-    assert (case["external_id"], case["patient"], case["site"], case["metadata"]) == (
-        "one",
-        "p1",
-        "north",
-        {"slide": "7"},
-    )
-    only = service.get("admin", path, params={"status": "failed", "limit": 4}).json()
+        assert words in shown["rows"][number]["detail"]
+    case = service.document(f"/v1/cases/{shown['rows'][0]['case_id']}")
+    told = [case[name] for name in ("external_id", "patient", "site", "metadata")]
+    assert told == ["one", "p1", "north", {"slide": "7"}]
+    only = service.document(path, "admin", status="failed", limit=4)
     assert ([row["row"] for row in only["rows"]], only["next_cursor"]) == ([3, 4, 5, 6], "6")
-    rest = service.get("admin", path, params={"status": "failed", "cursor": 6}).json()
+    rest = service.document(path, "admin", status="failed", cursor=6)
     assert [row["row"] for row in rest["rows"]] == [7, 8]
-    again = send(service, example())
-    work_off(service.context)
-    counts = service.get("admin", f"/v1/imports/{again.json()['id']}").json()["counts"]
+    counts = imported(service, example())["counts"]
     assert counts == {"created": 0, "known": 2, "failed": 6, "ignored": 0, "differs": 0}
 
 
@@ -95,7 +104,7 @@ def test_a_retried_upload_is_one_import(service: Service) -> None:
     assert first.json() == second.json()
     assert work_off(service.context) == 1
     assert not list((service.context.settings.home / "imports").glob(".*.part"))
-    assert service.get("viewer", "/v1/cases").json()["items"][0]["external_id"] == "a"  # named by its file
+    assert service.document("/v1/cases")["items"][0]["external_id"] == "a"  # named by its file
 
 
 @pytest.mark.slow
@@ -116,10 +125,10 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
     monkeypatch.setattr(import_job, "prepare_case", dies)
     work_off(service.context)
     path = f"/v1/imports/{asked['id']}"
-    assert service.get("admin", path).json()["counts"]["created"] == 4
+    assert service.document(path, "admin")["counts"]["created"] == 4
     assert service.post("admin", f"/v1/jobs/{asked['id']}/retry").status_code == 202
     work_off(service.context)
-    assert service.get("admin", path).json()["counts"]["created"] == 6
+    assert service.document(path, "admin")["counts"]["created"] == 6
     assert prepared == ["0", "1", "2", "3", "4", "4", "5"]
 
 
@@ -136,9 +145,7 @@ def test_an_import_that_died_goes_on_where_it_stopped(service: Service, monkeypa
         (packed({"a/manifest.csv": b"x", "b/manifest.csv": b"x"}), "2 files"),
     ],
 )
-def test_an_archive_that_cannot_be_imported_is_refused_at_once(
-    shared_service: Service, data: bytes, words: str
-) -> None:
+def test_an_archive_that_cannot_be_imported_is_refused(shared_service: Service, data: bytes, words: str) -> None:
     answer = send(shared_service, data)
     assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.json()
 
@@ -159,20 +166,16 @@ def test_an_archive_damaged_on_disk_ends_its_own_import_only(service: Service) -
     archive_path(home, UUID(damaged)).write_bytes(b"PK\x03\x04 and so on")
     archive_path(home, UUID(gone)).unlink()
     assert work_off(service.context) == 3
-    states = {job_id: service.get("admin", f"/v1/imports/{job_id}").json()["job"] for job_id in (damaged, gone, whole)}
+    states = {one: service.document(f"/v1/imports/{one}", "admin")["job"] for one in (damaged, gone, whole)}
     assert [job["state"] for job in states.values()] == ["failed", "failed", "succeeded"]
     assert "not a zip archive" in states[damaged]["error"]
     assert "send it again" in states[gone]["error"]
 
 
 def test_the_command_imports_a_folder_with_progress_and_twice_adds_nothing(service: Service, tmp_path: Path) -> None:
-    folder = tmp_path / "slides"
-    folder.mkdir()
-    for index in range(3):
-        (folder / f"cell-{index}.png").write_bytes(cell_png(index))
-    (folder / "manifest.csv").write_text(
-        MANIFEST + "".join(f"cell-{i}.png,case {i},p{i},,\n" for i in range(3)) + "gone.png,x,,,\n"
-    )
+    manifest = MANIFEST + "".join(f"cell-{i}.png,case {i},p{i},,\n" for i in range(3)) + "gone.png,x,,,\n"
+    images = {f"cell-{index}.png": cell_png(index) for index in range(3)}
+    folder = slides(tmp_path, images | {"manifest.csv": manifest.encode()})
     said: list[str] = []
     first = import_local(service.context, FUNCTIONS, folder, "admin", said.append)
     assert (first["created"], first["known"], first["failed"]) == (3, 0, 1)
@@ -191,8 +194,9 @@ def left_behind(service: Service) -> list[Path]:
 
 def test_a_refused_archive_leaves_nothing_behind_wherever_it_came_from(service: Service, tmp_path: Path) -> None:
     assert send(service, b"no zip").status_code == 422
-    page = service.call("admin", "POST", "/imports", files={"archive": ("a.zip", b"no zip")})
-    assert page.status_code == 422
+    for path in ("/imports", "/imports/checks"):
+        page = service.call("admin", "POST", path, files={"archive": ("a.zip", b"no zip")}, headers=dict(BROWSER))
+        assert (page.status_code, 'id="archive-fault"' in page.text) == (422, True)
     (tmp_path / "a.zip").write_bytes(b"no zip")
     (tmp_path / "empty").mkdir()
     for source in (tmp_path / "a.zip", tmp_path / "empty"):
@@ -221,52 +225,39 @@ def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
         assert (first.path.read_bytes(), second.path.read_bytes()) == (small, other)
 
 
-def test_an_archive_is_deleted_once_nobody_needs_it(service: Service) -> None:
+def test_an_archive_is_deleted_once_nobody_needs_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """After success at once; after a failure a week later, since trying it again goes on where it stopped."""
-    done, failed = (send(service, packed({f"{name}.png": cell_png(number)})) for number, name in enumerate("ab"))
-    ids = [answer.json()["id"] for answer in (done, failed)]
-    waiting = {job_id: archive_path(service.context.settings.home, UUID(job_id)) for job_id in ids}
-    broken = waiting[failed.json()["id"]]
-    content = broken.read_bytes()
-    broken.write_bytes(b"no zip")
-    run_maintenance(service.context)
-    assert all(path.exists() for path in waiting.values())  # they wait for their jobs
+    names = ("done", "retried", "failed")
+    sent = {name: send(service, packed({f"{name}.png": cell_png(k)})).json()["id"] for k, name in enumerate(names)}
+    paths = {name: archive_path(service.context.settings.home, UUID(job_id)) for name, job_id in sent.items()}
+    content, orphan = paths["retried"].read_bytes(), paths["done"].with_name(f"{uuid4()}.zip")
+    for path in (paths["retried"], paths["failed"], orphan):  # the last one is of a request that was rolled back
+        path.write_bytes(b"no zip")
+
+    def left() -> set[str]:
+        run_maintenance(service.context)
+        return {name for name, path in (paths | {"orphan": orphan}).items() if path.exists()}
+
+    assert left() == {*names, "orphan"}  # they wait for their jobs
     work_off(service.context)
-    run_maintenance(service.context)
-    assert [path.exists() for path in waiting.values()] == [False, True]
-    broken.write_bytes(content)
-    assert service.post("admin", f"/v1/jobs/{failed.json()['id']}/retry").status_code == 202
-    work_off(service.context)
-    assert service.get("admin", f"/v1/jobs/{failed.json()['id']}").json()["state"] == "succeeded"
-    run_maintenance(service.context)
-    assert not broken.exists()
+    assert left() == {"retried", "failed", "orphan"}
+    paths["retried"].write_bytes(content)
+    for name, after in (("retried", {"failed", "orphan"}), ("failed", set())):
+        if name == "failed":
+            service.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
+            monkeypatch.setattr(archive_storage, "_get_file_age", lambda _: 100_000.0)
+            assert left() == set()
+        assert service.post("admin", f"/v1/jobs/{sent[name]}/retry").status_code == 202
+        work_off(service.context)
+        assert left() == after
+    assert service.document(f"/v1/jobs/{sent['retried']}")["state"] == "succeeded"
+    assert "send it again" in service.document(f"/v1/jobs/{sent['failed']}")["error"]
 
 
-def test_an_archive_of_a_failed_import_is_kept_for_a_week(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id = UUID(send(service, packed({"a.png": cell_png()})).json()["id"])
-    path = archive_path(service.context.settings.home, job_id)
-    path.write_bytes(b"no zip")
-    work_off(service.context)
-    orphan = path.with_name(f"{uuid4()}.zip")
-    orphan.write_bytes(b"of a request that was rolled back")
-    run_maintenance(service.context)
-    assert path.exists()
-    assert orphan.exists()
-    service.clock.ahead = KEPT_FOR_RETRIES + timedelta(minutes=1)
-    monkeypatch.setattr(archive_storage, "_get_file_age", lambda _: 100_000.0)
-    run_maintenance(service.context)
-    assert not path.exists()
-    assert not orphan.exists()
-    again = service.post("admin", f"/v1/jobs/{job_id}/retry")
-    assert again.status_code == 202
-    work_off(service.context)
-    assert "send it again" in service.get("admin", f"/v1/jobs/{job_id}").json()["error"]
-
-
-def imported(service: Service, data: bytes) -> dict[str, Any]:
+def imported(service: Service, data: bytes) -> Any:
     job = send(service, data).json()
     work_off(service.context)
-    shown: dict[str, Any] = service.get("admin", f"/v1/imports/{job['id']}").json()
+    shown = service.document(f"/v1/imports/{job['id']}", "admin")
     assert shown["job"]["state"] == "succeeded", shown["job"]["error"]
     return shown
 
@@ -283,11 +274,10 @@ def test_a_row_that_says_something_else_than_its_case_tells_so(service: Service)
     ]
     assert (shown["counts"]["known"], shown["counts"]["differs"]) == (2, 1)
     path = f"/v1/imports/{shown['job']['id']}"
-    assert [row["row"] for row in service.get("admin", path, params={"status": "differs"}).json()["rows"]] == [1]
-    case = service.get("viewer", f"/v1/cases/{shown['rows'][0]['case_id']}").json()
+    assert [row["row"] for row in service.document(path, "admin", status="differs")["rows"]] == [1]
+    case = service.document(f"/v1/cases/{shown['rows'][0]['case_id']}")
     assert (case["patient"], case["site"]) == ("p1", "north")
-    page = service.get("admin", f"/imports/{shown['job']['id']}").text
-    assert "1 row says something else" in page
+    assert "1 row says something else" in service.get("admin", f"/imports/{shown['job']['id']}").text
     german = service.get("admin", f"/imports/{shown['job']['id']}", headers={"Accept-Language": "de"}).text
     assert "weicht von dem ab, was gespeichert ist: patient, site, metadata" in german
 
@@ -338,8 +328,190 @@ def test_a_bomb_fails_its_row_only(service: Service) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", cell_png(1))
         archive.writestr("b.png", b"\0" * (64 * 1024**2))
-    asked = send(service, buffer.getvalue())
-    work_off(service.context)
-    rows = service.get("admin", f"/v1/imports/{asked.json()['id']}").json()["rows"]
+    rows = imported(service, buffer.getvalue())["rows"]
     assert [row["status"] for row in rows] == ["created", "failed"]
     assert "larger than" in rows[1]["detail"]
+
+
+COUNTS = ("n_rows", "created", "known", "failed", "ignored", "differs")
+
+
+def stored(service: Service) -> str:
+    """A digest of every row of every table, and of every file of the HOME but its database."""
+    digest = hashlib.sha256()
+    with service.context.database.read() as session:
+        for table in BaseTable.metadata.sorted_tables:
+            rows = session.execute(select(table)).all()
+            digest.update(table.name.encode() + repr(sorted(map(repr, rows))).encode())
+    home = service.context.settings.home
+    for path in sorted(home.rglob("*")):
+        if path.is_file() and "sqlite" not in path.name:
+            digest.update(str(path.relative_to(home)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def checked(service: Service, source: Path) -> CheckReport:
+    before = stored(service)
+    report = check_local(service.context, source, print)
+    assert stored(service) == before
+    return report
+
+
+def archive(tmp_path: Path) -> Path:
+    manifest = MANIFEST + "".join(
+        f"{line}\n"
+        for line in (
+            "new.png,new,p1,north,",
+            "new.png,new,p1,north,",  # the same again
+            "new.png,new,p2,north,",  # and of another patient
+            "other.png,new,p1,north,",  # and with another image
+            "other.png,twin-of-next,p1,,",
+            "other.png,next,p1,,",
+            "case0.png,twin of a stored one,p3,,",
+            "case0.png,case-0,,,",
+            "case0.png,case-0,somebody else,,",
+            "new.png,case-1,,,",
+            "broken.png,broken,,,",
+            "missing.png,missing,,,",
+            "new.png,,,,",
+            "new.png,surplus,,,,more",
+            'new.png,metadata,,,"[1]"',
+        )
+    )
+    images = {"new.png": cell_png(50), "other.png": cell_png(51), "case0.png": cell_png(0), "broken.png": b"\x89PNG"}
+    path = tmp_path / "batch.zip"
+    path.write_bytes(packed(images | {"manifest.csv": manifest.encode(), "notes.txt": b"x", "a.dcm": b"x"}))
+    return path
+
+
+def test_a_dry_run_stores_nothing_and_the_import_does_what_it_said(service: Service, tmp_path: Path) -> None:
+    collect(service, [cell_png(number) for number in range(2)], patients=False)
+    source = archive(tmp_path)
+    said = checked(service, source)
+    assert checked(service, source) == said
+    done: Any = import_local(service.context, FUNCTIONS, source, "admin", print)
+    assert {name: said[name] for name in COUNTS} == {name: done[name] for name in COUNTS}  # type: ignore[literal-required]
+    assert said["failed"] == 7
+    assert said["ignored"] == 2
+    twins = [row for row in said["failures"] if row["detail"].startswith("same image as ")]
+    assert [row for row in said["failures"] if row not in twins] == done["failures"]
+    told = {row["external_id"]: row["detail"] for row in twins}
+    cases = {row.external_id: row for row in service.scalars(select(Case))}
+    names = {row.id: name for name, row in cases.items()}
+    first = {name: names[row.same_image_as] for name, row in cases.items() if row.same_image_as}
+    by_row = {"twin-of-next": "row 5"}  # one of the archive itself is told by its row
+    tagged = {name: f"same image as {by_row.get(other, other)}" for name, other in first.items()}
+    assert told == {name: text for name, text in tagged.items() if not name.startswith("case-")}
+    assert said["twins"] == len(told) == 2
+    again = checked(service, source)
+    assert again["created"] == again["twins"] == 0
+
+
+def test_a_folder_is_checked_like_its_archive_and_nothing_is_left_behind(service: Service, tmp_path: Path) -> None:
+    said = checked(service, slides(tmp_path, {f"{number}.png": cell_png(number) for number in range(3)}))
+    assert (said["created"], said["failed"]) == (3, 0)
+    assert not list((service.context.settings.home / "imports").glob("*"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArchiveError, match="contains no image"):
+        check_local(service.context, tmp_path / "empty", print)
+    with pytest.raises(ValueError, match="no such file or folder"):
+        check_local(service.context, tmp_path / "nowhere", print)
+
+
+def test_the_command_says_the_same(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.main.service_context", lambda: nullcontext(service.context))
+    folder = slides(tmp_path, {"one.png": cell_png(7), "two.png": cell_png(7)})
+    before = stored(service)
+    done = run_here("import", folder, "--dry-run")
+    assert done.returncode == 0
+    assert "2 created, 0 known, 0 failed, 1 with the image of another case; nothing was stored" in done.stdout
+    assert "row 2: two: same image as row 1" in done.stdout
+    (folder / "three.png").write_bytes(b"x")
+    failing = run_here("import", folder, "--dry-run", "--json")
+    assert (failing.returncode, json.loads(failing.stdout)["failed"]) == (1, 1)
+    assert stored(service) == before
+
+
+def send_to_check(service: Service, data: bytes) -> httpx.Response:
+    files = {"archive": ("a.zip", data)}
+    return service.call("admin", "POST", "/imports/checks", files=files, headers=BROWSER, follow_redirects=False)
+
+
+def check(service: Service, data: bytes) -> str:
+    """The page of a check that has ended."""
+    path: str = send_to_check(service, data).headers["location"]
+    work_off(service.context)
+    return path
+
+
+def rows(service: Service, path: str, **asked: str) -> list[tuple[str, ...]]:
+    text = service.get("admin", f"{path}/rows.csv", params=asked).text
+    return [tuple(line.split(",", 3)) for line in text.splitlines()[1:]]
+
+
+def n_cases(service: Service) -> int:
+    return service.one(select(func.count()).select_from(Case))
+
+
+def test_a_check_says_what_the_dry_run_says_and_the_import_does_it(service: Service, tmp_path: Path) -> None:
+    collect(service, [cell_png(number) for number in range(2)], patients=False)
+    source = archive(tmp_path)
+    said = check_local(service.context, source, print)
+    path, before = check(service, source.read_bytes()), n_cases(service)
+    assert before == 2
+    told: Any = sorted((int(row[0]), row[1], row[3].strip('"')) for row in rows(service, path))
+    assert told == sorted((row["row"], row["external_id"], row["detail"]) for row in said["failures"])
+    page = service.get("admin", path).text
+    created, known, failed = said["created"], said["known"], said["failed"]
+    assert f"{created} would be created, {known} are already known, {failed} would fail." in page
+    assert "No case was stored." in page
+    assert len(rows(service, path, status="failed")) == said["failed"]
+    assert len(rows(service, path, status="ignored")) == said["ignored"]
+    begun = service.call("admin", "POST", f"{path}/import", follow_redirects=False).headers["location"]
+    again = service.call("admin", "POST", f"{path}/import", follow_redirects=False).headers["location"]
+    assert again == begun
+    work_off(service.context)
+    counts = service.document(f"/v1{begun}", "admin")["counts"]
+    assert counts == {name: said[name] for name in counts}  # type: ignore[literal-required]
+    assert n_cases(service) == before + said["created"]
+    assert begun in service.get("admin", path).text
+    delete_archives(service.context)
+    assert left_behind(service) == []
+
+
+def test_the_archive_of_a_check_is_kept_for_a_day_or_erased(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.add_case("mine", cell_png(50), patient="p1")
+    lines = "new.png,theirs,p2,,\ngone.png,lost,p1,,\n"
+    source = packed({"new.png": cell_png(50), "manifest.csv": (MANIFEST + lines).encode()})
+    path = check(service, source)
+    delete_archives(service.context)
+    assert "Import " in service.get("admin", path).text
+    assert len(left_behind(service)) == 1
+    monkeypatch.setattr(import_job, "KEPT_AFTER_CHECK", timedelta(0))
+    delete_archives(service.context)
+    assert left_behind(service) == []
+    assert "send it again" in service.get("admin", path).text
+    late = service.call("admin", "POST", f"{path}/import")
+    assert (late.status_code, "send it again" in late.text) == (409, True)
+    monkeypatch.undo()
+    path = check(service, source)
+    assert "same image as mine" in service.get("admin", path).text
+    erase_patient_everywhere(service.context, "lead", "p1", "asked for")
+    assert left_behind(service) == []
+    assert not service.rows(select(ImportRow.row).where(ImportRow.patient == "p1"))
+    page = service.get("admin", path).text
+    assert "mine" not in page  # nor as the twin of a row of somebody else
+    assert "lost" not in page
+
+
+def test_a_check_that_a_second_worker_goes_on_with_tells_each_row_once(service: Service, tmp_path: Path) -> None:
+    source = archive(tmp_path)
+    path = send_to_check(service, source.read_bytes()).headers["location"]
+    job_id = uuid.UUID(path.rpartition("/")[2])
+    said = check_local(service.context, source, print)
+    first = said["failures"][0]
+    with service.context.database.write() as session:
+        session.add(ImportRow(job_id=job_id, row=first["row"], external_id="x", status="failed", detail="as before"))
+    work_off(service.context)
+    assert len(rows(service, path)) == len(said["failures"])
+    assert archive_path(service.context.settings.home, job_id).exists()

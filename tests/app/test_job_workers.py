@@ -1,8 +1,9 @@
-"""Who does jobs and when: the worker's lock, commands that do their own job, and upkeep that nobody asks for."""
+"""Who does jobs and when: locks, commands, upkeep; and jobs cancelled, stopped, taken over and done again."""
 
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,26 +13,30 @@ from typing import Any
 import pytest
 from dbos import DBOSClient, DBOSPortableJSONSerializer, EnqueueOptions
 from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from app import worker
+from app.audit.chain import events
 from app.audit.chain.events import lock_head
 from app.audit.installation import claim_database
 from app.context import build_context
 from app.database.engine import POSTGRES_SETTINGS
 from app.database.migration import job_engine_url
-from app.database.tables import AuditHead, Job, utc_now
+from app.database.tables import AuditHead, Job, JobBatch, utc_now
 from app.http.errors import ServiceUnavailable
 from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs import service as jobs_service
 from app.jobs.executor import JobExecutor, JobSchedule
-from app.jobs.handle import RunningJob
+from app.jobs.handle import JobOvertakenError, RunningJob, WorkerStoppingError
 from app.jobs.inline import run_inline
 from app.jobs.queries import job_by_id
 from app.jobs.runner import JobRunner, command_ids
+from app.jobs.service import count_living_workers
 from app.jobs.workers import list_missing_workers, record_heartbeat, requeue_jobs_of_dead_executors
 from app.settings import Settings
-from tests.support.jobs import work_off
+from tests.app.test_jobs import job
+from tests.support.jobs import POLL_SECONDS, submit, work_off
 from tests.support.service import Service, cell_png, store
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -54,13 +59,19 @@ def test_a_workers_lock_goes_past_a_transaction_pooler(service: Service) -> None
 
 
 @_on_postgresql
-def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_begin_ends_when_asked_to(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process has the chain: a start that waited for it would outlive the grace that containers have."""
     monkeypatch.setitem(POSTGRES_SETTINGS, "lock_timeout", "100")
     context, stop, tried = build_context(settings), threading.Event(), threading.Event()
-    monkeypatch.setattr("app.worker.claim_database", partial(_tell_of_failure, tried, claim_database))
+
+    def claim(*arguments: Any, **options: Any) -> None:
+        try:
+            claim_database(*arguments, **options)
+        except ServiceUnavailable:
+            tried.set()
+            raise
+
+    monkeypatch.setattr("app.worker.claim_database", claim)
     with ThreadPoolExecutor(1) as pool, context.database.write() as session:
         lock_head(session)
         starting = pool.submit(worker._start_executor, context, stop)
@@ -69,14 +80,6 @@ def test_a_worker_that_cannot_begin_ends_when_it_is_asked_to(
         assert starting.result(30 * PATIENCE) is None
     context.inference.close()
     context.database.engine.dispose()
-
-
-def _tell_of_failure(tried: threading.Event, work: Callable[..., None], *arguments: Any, **of: Any) -> None:
-    try:
-        work(*arguments, **of)
-    except ServiceUnavailable:
-        tried.set()
-        raise
 
 
 def test_a_command_does_its_own_job_while_the_worker_is_busy(service: Service) -> None:
@@ -89,8 +92,7 @@ def test_a_command_does_its_own_job_while_the_worker_is_busy(service: Service) -
         return {"by": "the worker"}
 
     executor = JobExecutor(context, FUNCTIONS | {"evaluation": wait}, poll_seconds=0.05)
-    with context.database.write() as session:
-        first = jobs_service.submit_job(session, context, "evaluation", {}, None).id
+    first = submit(context, "evaluation", {})
     assert executor.acquire()
     executor.start()
     try:
@@ -101,7 +103,7 @@ def test_a_command_does_its_own_job_while_the_worker_is_busy(service: Service) -
         )
         assert result == {"by": "the command"}
         ended.set()
-        wait_until(lambda: service.get("viewer", f"/v1/jobs/{first}").json()["state"] == "succeeded", 60)
+        wait_until(lambda: service.document(f"/v1/jobs/{first}")["state"] == "succeeded", 60)
     finally:
         ended.set()
         executor.stop(5)
@@ -109,10 +111,8 @@ def test_a_command_does_its_own_job_while_the_worker_is_busy(service: Service) -
 
 def test_what_a_killed_command_left_is_done_by_a_worker(service: Service) -> None:
     context = service.context
-    with context.database.write() as session:
-        job_id = jobs_service.submit_job(session, context, "evaluation", {}, None).id
-        session.flush()
-        session.execute(update(Job).values(state="running", begun=1, executor_id=command_ids()[0]))
+    job_id = submit(context, "evaluation", {})
+    service.change(update(Job).values(state="running", begun=1, executor_id=command_ids()[0]))
     command = JobRunner(context, FUNCTIONS, command_ids()[:1])
     service.change(update(Job).values(executor_id="another"))
     assert command.acquire()
@@ -121,14 +121,12 @@ def test_what_a_killed_command_left_is_done_by_a_worker(service: Service) -> Non
         assert requeue_jobs_of_dead_executors(session) == 0  # it lives
     command.release()
     assert work_off(context, {"evaluation": lambda _: {}}) == 1
-    shown = service.get("viewer", f"/v1/jobs/{job_id}").json()
+    shown = service.document(f"/v1/jobs/{job_id}")
     assert (shown["state"], shown["attempts"]) == ("succeeded", 2)
 
 
 @_on_postgresql
-def test_a_second_worker_of_one_name_is_refused_and_one_without_a_name_has_the_next(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_worker_of_one_name_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     context, stop = service.context, threading.Event()
     context.settings.executor_id = "one"
     first, second = (JobExecutor(context, FUNCTIONS) for _ in range(2))
@@ -148,9 +146,8 @@ def test_a_second_worker_of_one_name_is_refused_and_one_without_a_name_has_the_n
 @pytest.mark.slow_on_second_database
 def test_a_missing_worker_is_named_and_its_jobs_are_taken_over_once_it_is_gone(service: Service) -> None:
     context = service.context
+    job_id = submit(context, "evaluation", {})
     with context.database.write() as session:
-        job_id = jobs_service.submit_job(session, context, "evaluation", {}, None).id
-        session.flush()
         session.execute(update(Job).values(state="running", begun=1, executor_id="lost-0"))
         record_heartbeat(session, "lost-0")
     here = JobRunner(context, FUNCTIONS, ["here"])
@@ -158,22 +155,19 @@ def test_a_missing_worker_is_named_and_its_jobs_are_taken_over_once_it_is_gone(s
     with context.database.write() as session:
         record_heartbeat(session, "here")
     with service.clock.off_by(timedelta(minutes=1)):
-        assert service.get(None, "/readyz").json()["worker"] == "ok"
+        assert service.document("/readyz")["worker"] == "ok"
     with service.clock.off_by(timedelta(minutes=3)):
-        assert "lost-0 since" in service.get(None, "/readyz").json()["worker"]
+        assert "lost-0 since" in service.document("/readyz")["worker"]
         assert "lost-0" in service.get("admin", "/jobs", headers={"Accept": "text/html"}).text
     with context.database.write() as session, pytest.raises(ValueError, match="the worker here lives"):
         jobs_service.take_over_worker(session, "here")
-    with (
-        context.database.write() as session,
-        pytest.raises(ValueError, match="no worker other; there are: here"),
-    ):
+    with context.database.write() as session, pytest.raises(ValueError, match="no worker other; there are: here"):
         jobs_service.take_over_worker(session, "other")
     with context.database.write() as session:
         assert jobs_service.take_over_worker(session, "lost-0") == 1
     with context.database.read() as session:
         assert list_missing_workers(session) == []
-        assert job_by_id(session, job_id).state == "queued"
+        assert job_by_id(session, uuid.UUID(job_id)).state == "queued"
     here.release()
 
 
@@ -186,11 +180,9 @@ def test_upkeep_that_waited_is_done_once(service: Service) -> None:
     assert first.acquire()
     first.start()  # makes the engine's tables
     first.stop()
-    client = DBOSClient(
-        system_database_url=job_engine_url(context.settings.sqlalchemy_url),
-        serializer=DBOSPortableJSONSerializer(),
-        application_name="secondread",
-    )
+    url = job_engine_url(context.settings.sqlalchemy_url)
+    serializer = DBOSPortableJSONSerializer()
+    client = DBOSClient(system_database_url=url, serializer=serializer, application_name="secondread")
     for _ in range(20):
         options: EnqueueOptions = {"queue_name": "upkeep", "workflow_name": "upkeep-tidying"}
         client.enqueue(options, utc_now().isoformat(), None)
@@ -225,4 +217,190 @@ def test_two_workers_ask_for_one_recalibration(service: Service) -> None:
         time.sleep(1)  # both have seen that none was asked for, and wait for the chain
     for asker in askers:
         asker.join()
-    assert [row["kind"] for row in service.get("viewer", "/v1/jobs").json()["items"]] == ["recalibration"]
+    assert [row["kind"] for row in service.document("/v1/jobs")["items"]] == ["recalibration"]
+
+
+def cancellations(service: Service) -> int:
+    return len(service.document("/v1/audit-events", "admin", action="job.cancel")["items"])
+
+
+@pytest.mark.slow_on_second_database
+def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(service: Service) -> None:
+    queued = service.post("admin", "/v1/evaluations", json={}).json()
+    ended = service.call("admin", "DELETE", f"/v1/jobs/{queued['id']}").json()
+    assert (ended["state"], ended["cancel_requested"], ended["started_at"]) == ("cancelled", False, None)
+    assert ended["ended_at"] is not None
+    assert work_off(service.context) == 0
+    job_id = submit(service.context, "evaluation", {})
+    reached: list[str] = []
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        running.report(0.5, "half way")
+        shown = service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()
+        reached.append(shown["state"])
+        assert shown["cancel_requested"]
+        running.report(0.6, "never reached")
+        reached.append("after the end")
+        return {}
+
+    assert work_off(service.context, {"evaluation": work}) == 1
+    shown = job(service, job_id)
+    assert (shown["state"], shown["message"], shown["progress"]) == ("cancelled", "half way", 0.5)
+    assert shown["started_at"] is not None
+    assert reached == ["cancelled"]
+    assert service.call("admin", "DELETE", f"/v1/jobs/{job_id}").json()["state"] == "cancelled"
+    assert cancellations(service) == 2  # not where there was nothing to cancel
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_job_is_cancelled_while_a_batch_is_written_and_writes_no_other(service: Service, batches: int) -> None:
+    """Whoever cancels is answered before the batch ends; on SQLite, where it writes alone, within the busy timeout."""
+    job_id = submit(service.context, "evaluation", {})
+    answers: list[dict[str, Any]] = []
+    reports: list[Callable[[Session, float, str], None]] = []
+    on_sqlite = service.context.database.engine.dialect.name == "sqlite"
+    cancel = partial(service.call, "admin", "DELETE", f"/v1/jobs/{job_id}")
+    canceller = threading.Thread(target=lambda: answers.append(cancel().json()))
+
+    def slow(session: Session) -> dict[str, Any]:
+        reports[0](session, 0.5, "in the batch")
+        events.record_event(session, service.context.keys.audit, actor="x", action="x", object_id="x")
+        canceller.start()
+        if on_sqlite:
+            time.sleep(1)
+        else:
+            canceller.join()
+        return {}
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        reports.append(running.report_in)
+        for number in range(batches):
+            running.batch(str(number), slow if number == 0 else lambda _: {})
+            canceller.join()
+        return {}
+
+    assert work_off(service.context, {"evaluation": work}) == 1
+    (answer,) = answers
+    assert answer["cancel_requested"], answer
+    assert answer["state"] == ("cancelled" if on_sqlite else "running")
+    shown = job(service, job_id)
+    assert (shown["state"], shown["cancel_requested"], shown["message"]) == ("cancelled", True, "in the batch")
+    assert service.scalars(select(JobBatch.name)) == ["0"]
+    assert cancellations(service) == 1
+
+
+def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_nothing(service: Service) -> None:
+    job_id = submit(service.context, "evaluation", {})
+    stopped: list[str] = []
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        if running.attempt == 1:
+            first = running.batch("first", lambda _: {"by": "the first run"})
+            service.call("admin", "DELETE", f"/v1/jobs/{job_id}")
+            assert service.post("admin", f"/v1/jobs/{job_id}/retry").status_code == 202
+            with pytest.raises(JobOvertakenError):
+                running.batch("second", lambda _: {"by": "the first run"})
+            stopped.append("stopped")
+            raise JobOvertakenError
+        first = running.batch("first", lambda _: {"by": "the second run"})
+        return {"first": first, "second": running.batch("second", lambda _: {"by": "the second run"})}
+
+    assert work_off(service.context, {"evaluation": work}) == 2
+    shown = job(service, job_id)
+    assert shown["result"] == {"first": {"by": "the first run"}, "second": {"by": "the second run"}}
+    assert stopped == ["stopped"]
+
+
+def submit_evaluation(service: Service) -> str:
+    return submit(service.context, "evaluation", {})
+
+
+def executor_for(service: Service, work: Any) -> JobExecutor:
+    executor = JobExecutor(service.context, {**FUNCTIONS, "evaluation": work}, poll_seconds=POLL_SECONDS)
+    assert executor.acquire()
+    executor.start()
+    return executor
+
+
+def test_what_a_stopped_worker_left_is_taken_up_by_the_next_one(service: Service) -> None:
+    job_id, batches = submit_evaluation(service), []
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        running.batch("first", lambda _: batches.append("first") or {})
+        if not batches[1:]:
+            batches.append("stopped")
+            raise WorkerStoppingError
+        return running.batch("second", lambda _: {"batches": len(batches)})
+
+    first = executor_for(service, work)
+    wait_until(lambda: batches[1:] and not first.runner.running, 60, "the job was not begun")
+    assert first.stop()
+    assert job(service, job_id)["state"] == "running"
+    assert work_off(service.context, {"evaluation": work}) == 1
+    shown = job(service, job_id)
+    assert (shown["state"], shown["attempts"], shown["result"]) == ("succeeded", 2, {"batches": 2})
+
+
+@pytest.mark.parametrize("change", [{"attempt": 2}, {"begun": 2}, {"state": "queued"}])
+def test_a_worker_whose_job_another_one_has_writes_nothing(service: Service, change: dict[str, Any]) -> None:
+    """The row of the job names its run; a transaction of any other one does not commit."""
+    job_id, outcomes = submit_evaluation(service), []
+
+    def work(running: RunningJob) -> dict[str, Any]:
+        service.change(update(Job).values(change))
+        for write in (lambda: running.report(0.5, "from the grave"), lambda: running.batch("one", lambda _: {})):
+            with pytest.raises(JobOvertakenError):
+                write()
+            outcomes.append("refused")
+        service.change(update(Job).values(attempt=1, begun=1, state="running"))
+        return {}
+
+    work_off(service.context, {"evaluation": work})
+    assert outcomes == ["refused"] * 2
+    assert job(service, job_id)["message"] == "done"
+
+
+def test_a_job_runs_although_the_engine_remembers_another_copy_of_the_database(service: Service) -> None:
+    """An older copy of the service's database came back beside the engine's: its jobs' workflows have ended."""
+    job_id = submit_evaluation(service)
+    assert work_off(service.context, {"evaluation": lambda _: {"run": 1}}) == 1
+    service.change(update(Job).values(state="queued", result=None, ended_at=None, begun=0))
+    assert work_off(service.context, {"evaluation": lambda _: {"run": 2}}) == 1
+    assert job(service, job_id)["result"] == {"run": 2}
+
+
+@pytest.mark.slow
+def test_a_job_runs_although_the_engine_has_forgotten_it(service: Service) -> None:
+    """A worker that was killed left a running job, and its engine's database is lost."""
+    job_id = submit_evaluation(service)
+    assert work_off(service.context, {"evaluation": lambda _: {}}) == 1
+    url = job_engine_url(service.context.settings.sqlalchemy_url)
+    client = DBOSClient(system_database_url=url, serializer=DBOSPortableJSONSerializer())
+    assert [workflow.status for workflow in client.list_workflows(name="evaluation")] == ["SUCCESS"]
+    client.delete_workflows([f"{job_id}.1"])
+    client.destroy()
+    service.change(update(Job).values(state="running", executor_id="gone", result=None, ended_at=None))
+    assert work_off(service.context, {"evaluation": lambda _: {"again": True}}) == 1
+    assert job(service, job_id)["result"] == {"again": True}
+
+
+def test_whether_a_worker_lives_is_seen_by_its_lock(service: Service) -> None:
+    def living() -> int:
+        with service.context.database.read() as session:
+            return count_living_workers(session)
+
+    assert living() == 0
+    executor = executor_for(service, lambda _: {})
+    assert living() == 1
+    executor.stop()
+    wait_until(lambda: living() == 0)
+
+
+@pytest.mark.one_database
+def test_on_sqlite_there_is_one_worker(service: Service) -> None:
+    first = executor_for(service, lambda _: {})
+    second = JobExecutor(service.context, FUNCTIONS)
+    assert not second.acquire()
+    first.stop()
+    assert second.acquire()
+    second.stop()

@@ -16,16 +16,15 @@ from sqlalchemy.exc import OperationalError
 
 from app.http.errors import StorageFull
 from app.job_table import FUNCTIONS, ask_for_recalibration
-from app.jobs.executor import JobExecutor
 from app.jobs.handle import RunningJob, WorkerStoppingError
 from app.reports.frozen_evaluations import evaluate_frozen, evaluation_folder
 from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.cells import simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
-from tests.support.jobs import submit, work_off
+from tests.support.jobs import begin_and_stop, submit, work_off
 from tests.support.service import Service, cell_png, store
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.both_databases
 
@@ -43,9 +42,8 @@ def collect_reads(service: Service, cells: int = CELLS) -> None:
         store(service, f"case-{index}", encode(np.asarray(faded)), given, patient=f"p{index // 2}")
 
 
-def job(service: Service, job_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = service.get("viewer", f"/v1/jobs/{job_id}").json()
-    return found
+def job(service: Service, job_id: str) -> Any:
+    return service.document(f"/v1/jobs/{job_id}")
 
 
 @pytest.mark.slow
@@ -62,29 +60,26 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     done = job(service, asked.json()["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
-    models = service.get("admin", "/v1/reader-models").json()
+    models = service.document("/v1/reader-models", "admin")
     assert (models["in_use"], [model["release"] for model in models["items"]]) == (None, [report["release"]])
-    before, after = report["champion"], report["candidate"]
-    print({name: (before[name]["value"], after[name]["value"]) for name in before}, report["gate"]["reasons"])
     assert report["gate"]["L"]["value"] < 0.01
     # labels that were left out chose no temperature for so few cells, and another concentration
     assert report["fit"]["temperature"]["chosen"] == "identity"
     assert report["moved"]["mean_probability_change"] < 0.2
     assert 0 < report["moved"]["mean_log_concentration_change"] < 2
     assert {row["annotator"] for row in report["gate"]["without_annotator"]} == {f"reader {i}" for i in range(3)}
-    champion = service.get("viewer", "/v1/aliases").json()["items"][0]
-    candidate = service.get("viewer", f"/v1/releases/{report['release']}").json()
-    assert candidate["parent"] == champion["release"]
-    assert candidate["aliases"] == []  # it never promotes itself
-    parent = service.get("viewer", f"/v1/releases/{champion['release']}").json()
+    champion = service.document("/v1/aliases")["items"][0]
+    candidate = service.document(f"/v1/releases/{report['release']}")
+    assert (candidate["parent"], candidate["aliases"]) == (champion["release"], [])  # it never promotes itself
+    parent = service.document(f"/v1/releases/{champion['release']}")
     assert candidate["card"]["files"]["network.onnx"] == parent["card"]["files"]["network.onnx"]
-    _promote(service, champion, report)
-
-
-def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any]) -> None:
-    path, body = "/v1/aliases/champion", {"release": report["release"], "reason": "better on what was collected"}
     # so few cells cannot show that it is better (tests/app/test_gate_memory.py promotes what passed)
     assert not report["gate"]["passed"]
+    _promote(service, champion, report["release"])
+
+
+def _promote(service: Service, champion: dict[str, Any], candidate: str) -> None:
+    path, body = "/v1/aliases/champion", {"release": candidate, "reason": "better on what was collected"}
     body |= {"despite_gate": True}
     assert service.call("admin", "PUT", path, json=body).status_code == 428
     stale = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"7"'})
@@ -92,20 +87,19 @@ def _promote(service: Service, champion: dict[str, Any], report: dict[str, Any])
     assert service.call("viewer", "PUT", path, json=body, headers={"If-Match": '"1"'}).status_code == 403
     moved = service.call("admin", "PUT", path, json=body, headers={"If-Match": '"1"'})
     assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
-    case = service.get("viewer", "/v1/cases").json()["items"][0]
+    case = service.document("/v1/cases")["items"][0]
     assert case["prediction"]["release"] == champion["release"]
     assert work_off(service.context) == 1
-    renewed = service.get("viewer", f"/v1/cases/{case['id']}").json()
-    assert renewed["prediction"]["release"] == report["release"]
-    both = service.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"]
-    assert [row["release"] for row in both] == [report["release"], champion["release"]]
+    assert service.document(f"/v1/cases/{case['id']}")["prediction"]["release"] == candidate
+    both = service.document(f"/v1/cases/{case['id']}/predictions")["items"]
+    assert [row["release"] for row in both] == [candidate, champion["release"]]
     assert both[1] == case["prediction"]  # old predictions keep their release
     back: dict[str, Any] = {"release": champion["release"], "reason": "roll back"}
     refused = service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'})
     assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
     back |= {"despite_gate": True}
     assert service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'}).status_code == 200
-    assert service.get("viewer", f"/v1/cases/{case['id']}").json()["prediction"] == case["prediction"]
+    assert service.document(f"/v1/cases/{case['id']}")["prediction"] == case["prediction"]
 
 
 def test_a_job_began_when_its_first_attempt_did(service: Service) -> None:
@@ -136,8 +130,7 @@ def test_kinds_do_not_wait_for_each_other(service: Service) -> None:
         return {"place": together.wait()}
 
     assert work_off(service.context, {"evaluation": meet, "prediction": meet}) == 2
-    states = {row["state"] for row in service.get("viewer", "/v1/jobs").json()["items"]}
-    assert states == {"succeeded"}
+    assert {row["state"] for row in service.document("/v1/jobs")["items"]} == {"succeeded"}
 
 
 @pytest.mark.slow
@@ -149,12 +142,11 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     path = f"/v1/evaluations/{asked.json()['id']}"
     assert service.get("viewer", path, headers={"Accept": "text/html"}).status_code == 409
     assert work_off(service.context) == 1
-    shown = service.get("viewer", path).json()
+    shown = service.document(path)
     assert shown["state"] == "succeeded", shown["error"]
-    live = service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()
-    same(shown["document"]["metrics"], live["metrics"])
+    same(shown["document"]["metrics"], service.document("/v1/metrics", partition="all")["metrics"])
     assert shown["document"]["agreement"]["pairs"]
-    same(shown["document"]["agreement"], service.get("viewer", "/v1/agreement", params={"partition": "all"}).json())
+    same(shown["document"]["agreement"], service.document("/v1/agreement", partition="all"))
     assert shown["document"]["selection"]["orders"] == []  # nobody but outside systems labelled
     again = evaluate_frozen(evaluation_folder(service.context.settings.home, UUID(asked.json()["id"])), weighted=False)
     assert again.model_dump()["metrics"] == shown["document"]["metrics"]
@@ -163,7 +155,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert "http" not in page.text.replace("http://www.w3.org", "")  # opens offline
     assert "unsafe-inline" in page.headers["content-security-policy"]
     assert service.get("viewer", path, headers={"Accept": "text/csv"}).text.startswith("metric,value,se")
-    assert service.get("viewer", "/v1/evaluations").json()["items"][0]["id"] == asked.json()["id"]
+    assert service.document("/v1/evaluations")["items"][0]["id"] == asked.json()["id"]
     assert service.get("viewer", f"/v1/evaluations/{UUID(int=3)}").status_code == 404
 
 
@@ -179,10 +171,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
 def test_what_goes_wrong_in_a_job_ends_that_job_and_not_the_worker(
     service: Service, error: Exception, words: str
 ) -> None:
-    bad, good = (
-        submit(service.context, "evaluation", {"bad": True}),
-        submit(service.context, "evaluation", {"bad": False}),
-    )
+    bad, good = (submit(service.context, "evaluation", {"bad": bad}) for bad in (True, False))
 
     def work(running: RunningJob) -> dict[str, Any]:
         if running.parameters["bad"]:
@@ -237,15 +226,12 @@ def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old_and_labels_came_since(
-    service: Service,
-) -> None:
+def test_a_recalibration_is_asked_for_when_the_last_one_is_old_and_labels_came_since(service: Service) -> None:
     def asked(after_days: float = 0) -> int:
         with service.clock.off_by(timedelta(days=after_days)):
             for _ in range(3):
                 ask_for_recalibration(service.context)
-        found = service.get("viewer", "/v1/jobs").json()["items"]
-        return sum(row["kind"] == "recalibration" for row in found)
+        return sum(row["kind"] == "recalibration" for row in service.document("/v1/jobs")["items"])
 
     assert asked() == 0  # no schedule was set
     service.context.settings.recalibrate_days = 7
@@ -258,7 +244,7 @@ def test_a_schedule_asks_for_a_recalibration_when_the_last_one_is_old_and_labels
     assert asked(after_days=6) == 1
     assert asked(after_days=8) == 2
     work_off(service.context)
-    found = service.get("viewer", "/v1/jobs").json()["items"]
+    found = service.document("/v1/jobs")["items"]
     assert [row["state"] for row in found] == ["failed", "failed"]  # there are too few labels, and it says so
     assert all("labelled cases" in row["error"] for row in found)
 
@@ -277,16 +263,12 @@ def test_a_recalibration_that_dies_after_its_candidate_was_written_makes_no_seco
         FUNCTIONS["recalibration"](running)
         raise WorkerStoppingError
 
-    executor = JobExecutor(service.context, FUNCTIONS | {"recalibration": dies}, poll_seconds=0.05)
-    assert executor.acquire()
-    executor.start()
-    wait_until(lambda: executor.runner.begun and not executor.runner.running, 120, "the job was not begun")
-    executor.stop()
+    begin_and_stop(service.context, {"recalibration": dies})
     assert job(service, asked["id"])["state"] == "running"
-    before = [release["id"] for release in service.get("viewer", "/v1/releases").json()["items"]]
+    before = [release["id"] for release in service.document("/v1/releases")["items"]]
     assert len(before) == 2
     work_off(service.context)
     done = job(service, asked["id"])
     assert (done["state"], done["attempts"]) == ("succeeded", 2), done["error"]
     assert done["result"]["release"] == before[0]
-    assert [release["id"] for release in service.get("viewer", "/v1/releases").json()["items"]] == before
+    assert [release["id"] for release in service.document("/v1/releases")["items"]] == before

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from babel.messages import Message
 from jinja2 import nodes
 from sqlalchemy import select
 
@@ -108,17 +107,13 @@ def test_no_style_sheet_says_anything(path: Path) -> None:
     assert [text for text in said if _WORD.search(text)] == []
 
 
-def _translated() -> list[Message]:
-    template = sources.template_of(sources.sentences())
-    return [message for message in template if message.id]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("language", sources.translated())
 def test_a_catalogue_has_the_sentences_of_the_source_and_no_other(language: str) -> None:
     """`make languages` brings it up to date."""
     catalog = sources.read(language)
-    assert {(m.context, m.id) for m in catalog if m.id} == {(m.context, m.id) for m in _translated()}
+    translated = sources.template_of(sources.sentences())
+    assert {(m.context, m.id) for m in catalog if m.id} == {(m.context, m.id) for m in translated if m.id}
     assert not catalog.obsolete
     assert languages.get_catalogue_path(language).read_bytes() == sources.compiled(catalog)
 
@@ -159,14 +154,8 @@ def test_every_sentence_is_translated_with_the_same_values(language: str) -> Non
 
 
 def test_codes_that_pages_show_are_terms() -> None:
-    codes = [
-        *ROLE_SCOPES,
-        *get_args(Arm),
-        *get_args(DeclineReason),
-        *get_args(Status),
-        *get_args(Purpose),
-        *get_args(Partition),
-    ]
+    kinds = (Arm, DeclineReason, Status, Purpose, Partition)
+    codes = [*ROLE_SCOPES, *(code for kind in kinds for code in get_args(kind))]
     assert {code.replace("_", " ") for code in codes} - set(TERMS) == set()
 
 
@@ -224,10 +213,8 @@ PAGES = {
 _NUMBER = re.compile("[A-F]+")
 
 
-def english(html: str, names: set[str]) -> list[tuple[int, str]]:
-    """Words of a page that have no accent, though they are long enough to have one."""
-    plain = [(line, word) for line, word in words_in(html) if word.isascii() and len(word) > 3]
-    return [(line, word) for line, word in plain if word.lower() not in names and not _NUMBER.fullmatch(word)]
+def is_english(word: str) -> bool:
+    return word.isascii() and len(word) > 3 and not _NUMBER.fullmatch(word)
 
 
 @pytest.mark.slow
@@ -249,18 +236,16 @@ def test_pages_of_a_running_service_have_no_english_word_left(service: Service) 
     shown["read"] = service.post("anna", "/reads/next", headers=dict(wanted))
     assert shown["read"].url.path.startswith("/cases/")
     assert [page for page, answer in shown.items() if 'lang="xx"' not in answer.text] == []
-    left = {page: english(answer.text, names) for page, answer in shown.items()}
-    assert {page: found for page, found in left.items() if found} == {}
+    # words without an accent, though they are long enough to have one
+    left = [(page, *said) for page, answer in shown.items() for said in words_in(answer.text) if is_english(said[1])]
+    assert [found for found in left if found[2].lower() not in names] == []
 
 
-def test_a_language_is_asked_for_by_the_browser_chosen_on_the_sign_in_page_and_kept_by_an_account(
-    service: Service,
-) -> None:
+def test_a_language_is_asked_for_by_the_browser_chosen_at_the_sign_in_and_kept_by_an_account(service: Service) -> None:
     def speaks(who: str | None, **headers: str) -> str:
         path = "/login" if who is None else "/help"
-        found = re.search('<html lang="(..)">', service.get(who, path, headers={"Accept": "text/html", **headers}).text)
-        assert found is not None
-        return found[1]
+        page = service.get(who, path, headers={"Accept": "text/html", **headers}).text
+        return str(re.findall('<html lang="(..)">', page)[0])
 
     german = {"Accept-Language": "de-CH, en;q=0.5"}
     assert [speaks(None), speaks(None, **german), speaks("anna", **german)] == ["en", "de", "de"]
@@ -285,22 +270,17 @@ def test_the_api_and_its_problems_speak_english(service: Service) -> None:
 @pytest.mark.parametrize("language", sources.translated())
 def test_scripts_find_their_words_in_the_page(service: Service, language: str) -> None:
     page = service.get("anna", "/help", headers={"Accept": "text/html", "Accept-Language": language}).text
-    words = re.search(r'<script type="application/json" id="words">(.*?)</script>', page)
-    assert words is not None
+    (words,) = re.findall(r'<script type="application/json" id="words">(.*?)</script>', page)
     said = {message.id for message in sources.read(language) if message.context == languages.SCRIPT}
-    assert json.loads(words[1]).keys() == said
+    assert json.loads(words).keys() == said
 
 
-def test_names_stay_as_they_are_where_a_code_is_called_alike() -> None:
+def test_what_a_domain_says_is_found_with_its_values_and_names_stay_as_they_are() -> None:
     german = languages.load_catalogue("de")
     read = messages.Message("this read is {state}; lease the next one", state=messages.Term("open"))
     account = messages.Message("there is no account {name}", name="open")
     assert languages.translated(read, german).startswith("diese Befundung ist offen;")
     assert languages.translated(account, german) == "es gibt kein Konto open"
-
-
-def test_what_a_domain_says_is_found_with_its_values() -> None:
-    german = languages.load_catalogue("de")
     code = "{max_leases} cases are leased to you; answer, decline or give one back first"
     found = languages.translated(messages.Message(code, max_leases=7), german)
     assert found == german.pgettext(languages.SAID, code).format(max_leases=7)

@@ -26,7 +26,7 @@ from app.http.limiter import (
     LimitPlace,
     RateLimit,
 )
-from tests.support.coroutines import run_async
+from tests.support.coroutines import asynchronous, run_async
 from tests.support.service import Service
 from tests.support.waiting import patient, wait_until
 
@@ -123,9 +123,7 @@ _STEPS = st.lists(
 
 
 @given(st.integers(1, 5), st.booleans(), _STEPS)
-def test_never_more_than_there_is_in_order_and_nobody_who_fits_waits(
-    size: int, passing: bool, steps: list[tuple[Any, ...]]
-) -> None:
+def test_never_more_than_there_is_and_in_order(size: int, passing: bool, steps: list[tuple[Any, ...]]) -> None:
     watched = Watched(size, passing)
     for name, *values in steps:
         getattr(watched, name)(*values)
@@ -163,8 +161,7 @@ def test_threads_and_coroutines_share_one_limiter() -> None:
     async def by_coroutine(seed: int) -> None:
         draw = random.Random(seed)
         for _ in range(50):
-            size = draw.randint(1, 10)
-            task = asyncio.create_task(hold(size))
+            task = asyncio.create_task(hold(draw.randint(1, 10)))
             if draw.random() < 0.5:
                 await asyncio.sleep(0)
                 task.cancel()
@@ -203,42 +200,37 @@ def test_a_place_is_taken_once_and_given_back_once() -> None:
     assert limiter.count_use().in_use == 2
 
 
-def test_a_place_handed_to_a_caller_that_was_cancelled_goes_to_the_next() -> None:
-    async def scene() -> None:
-        limiter, first = Limiter(make_limit(), 1), None
-        first = LimitPlace(limiter)
-        await first.take_async()
-        gone, next_one = LimitPlace(limiter), LimitPlace(limiter)
-        tasks = [asyncio.create_task(place.take_async()) for place in (gone, next_one)]
-        await until(lambda: limiter.count_use().waiting == 2)
-        first.give_back()  # to the first of them, which is cancelled before it learns of it
-        assert gone.is_held
-        tasks[0].cancel()
-        await tasks[1]
-        with pytest.raises(asyncio.CancelledError):
-            await tasks[0]
-        assert (gone.is_held, next_one.is_held) == (False, True)
-        next_one.give_back()
-        assert limiter.count_use() == EMPTY
-
-    run_async(scene())
+@asynchronous
+async def test_a_place_handed_to_a_caller_that_was_cancelled_goes_to_the_next() -> None:
+    limiter, first = Limiter(make_limit(), 1), None
+    first = LimitPlace(limiter)
+    await first.take_async()
+    gone, next_one = LimitPlace(limiter), LimitPlace(limiter)
+    tasks = [asyncio.create_task(place.take_async()) for place in (gone, next_one)]
+    await until(lambda: limiter.count_use().waiting == 2)
+    first.give_back()  # to the first of them, which is cancelled before it learns of it
+    assert gone.is_held
+    tasks[0].cancel()
+    await tasks[1]
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert (gone.is_held, next_one.is_held) == (False, True)
+    next_one.give_back()
+    assert limiter.count_use() == EMPTY
 
 
-def test_a_place_handed_over_at_the_last_moment_is_kept() -> None:
+@asynchronous
+async def test_a_place_handed_over_at_the_last_moment_is_kept() -> None:
     """The time is over, and the place came while the caller had not looked yet."""
-
-    async def scene() -> None:
-        limiter = Limiter(make_limit(wait_seconds=0.01), 1)
-        first, late = LimitPlace(limiter), LimitPlace(limiter)
-        first.take()
-        task = asyncio.create_task(late.take_async())
-        await until(lambda: limiter.count_use().waiting == 1)
-        threading.Event().wait(0.05)  # the loop stands still, and the time passes
-        first.give_back()
-        await task
-        assert late.is_held
-
-    run_async(scene())
+    limiter = Limiter(make_limit(wait_seconds=0.01), 1)
+    first, late = LimitPlace(limiter), LimitPlace(limiter)
+    first.take()
+    task = asyncio.create_task(late.take_async())
+    await until(lambda: limiter.count_use().waiting == 1)
+    threading.Event().wait(0.05)  # the loop stands still, and the time passes
+    first.give_back()
+    await task
+    assert late.is_held
 
 
 def test_a_caller_whose_loop_has_ended_keeps_no_place() -> None:
@@ -296,16 +288,9 @@ def test_readiness_has_the_table_with_its_present_use_if_asked_and_names_nobody(
     of_caller = rows[CALLER_REQUESTS.name]
     assert (of_caller["size"], of_caller["queue"], of_caller["in_use"], of_caller["waiting"]) == (8, 512, 3, 0)
     assert rows[PASSWORDS.name]["in_use"] == 1
-    assert rows["requests in any minute"] == {
-        "name": "requests in any minute",
-        "per": "account",
-        "unit": "requests",
-        "size": 12_000,
-        "queue": 0,
-        "wait_seconds": None,
-        "in_use": None,
-        "waiting": None,
-    }
+    of_minute = {"name": "requests in any minute", "per": "account", "unit": "requests", "size": 12_000, "queue": 0}
+    unset = dict.fromkeys(("wait_seconds", "in_use", "waiting"))
+    assert rows["requests in any minute"] == of_minute | unset
     assert "caller" not in answer.text.replace(CALLER_REQUESTS.name, "")
 
 
@@ -332,9 +317,7 @@ _PAUSES = st.integers(0, 40 * 1024).map(lambda steps: steps / 1024)
 
 
 @given(st.integers(1, 20), st.lists(st.tuples(_PAUSES, st.integers(1, 30)), min_size=1, max_size=12))
-def test_no_sixty_seconds_have_more_and_whoever_comes_back_when_told_is_welcome(
-    per_minute: int, bursts: list[tuple[float, int]]
-) -> None:
+def test_no_sixty_seconds_have_more_and_who_waits_may(per_minute: int, bursts: list[tuple[float, int]]) -> None:
     clock = Clock()
     limit, at = RateLimit(per_minute, clock), []
     for pause, number in bursts:

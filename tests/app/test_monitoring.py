@@ -1,6 +1,5 @@
-"""The alarm on the champion's log score: which patients it counts, that it only grows, that it is shown."""
+"""Alarms on the champion's log score and on annotators from week to week: what counts, that it only grows."""
 
-import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,13 +12,15 @@ from sqlalchemy import insert, select
 
 from app.context import ServiceContext
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
+from app.metrics.annotator_drift import collect_answered_patients, compute_reader_drift
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.score_alarm import PatientUnits, score_monitors, split_units_by_site
 from app.releases.queries import all_releases, champion_since, class_codes
 from app.releases.service import move_alias
+from ml.annotators.drift import excess_log_loss
 from ml.util.arrays import IntArray
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
-from tests.support.jobs import work_off
+from tests.support.jobs import finish_job
 from tests.support.reports import report_page
 from tests.support.service import Service
 from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
@@ -48,12 +49,12 @@ def laboratory(seed: int, n: int = 40) -> EvaluationDataset:
 
 
 def known_at(columns: EvaluationDataset, at: datetime) -> EvaluationDataset:
-    """What a service knew at a time."""
     then = columns.take(np.flatnonzero(columns.created_at < at.timestamp()))
     answered = then.first_answered_at < at.timestamp()
     return replace(
         then,
         first_class=np.where(answered, then.first_class, -1),
+        first_annotator=np.where(answered, then.first_annotator, 0),
         first_answered_at=np.where(answered, then.first_answered_at, np.nan),
     )
 
@@ -186,11 +187,10 @@ def begin(service: Service) -> datetime:
     return tomorrow
 
 
-def looked_at(service: Service, at: datetime) -> dict[str, Any]:
+def looked_at(service: Service, at: datetime) -> Any:
     """Metrics at a time, asked about another partition: the alarm is about all cases."""
     service.clock.stopped_at = at
-    document: dict[str, Any] = service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json()
-    return document
+    return service.document("/v1/metrics", partition="calibration")
 
 
 def test_a_champion_that_became_worse_is_said_first(service: Service, begin: datetime) -> None:
@@ -209,13 +209,11 @@ def test_a_champion_that_became_worse_is_said_first(service: Service, begin: dat
         assert capital[step["day"]] == pytest.approx(step["log10_capital"])
     write_snapshots(service.context)
     assert_snapshots_tell_all(service.context)
-    assert service.get("viewer", "/v1/metrics", params={"partition": "calibration"}).json() == late
+    assert service.document("/v1/metrics", partition="calibration") == late
 
 
 @pytest.mark.slow
-def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
-    service: Service, begin: datetime
-) -> None:
+def test_the_alarm_is_shown_frozen_and_stays_until_a_champion_is_promoted(service: Service, begin: datetime) -> None:
     (after,) = looked_at(service, begin + timedelta(days=37, hours=2))["score_monitor"]
     shown = report_page(service, partition="calibration")
     assert "Alarm on the log score" in shown
@@ -223,26 +221,117 @@ def test_the_alarm_is_shown_and_frozen_and_stays_until_a_champion_is_promoted(
     chart = service.get("viewer", "/report/numbers/alarm.csv?partition=calibration")
     assert chart.text.splitlines()[0] == "site,day,n_units,log10_capital"
     assert len(chart.text.splitlines()) == 1 + len(after["steps"])
-    asked = service.post("admin", "/v1/evaluations", json={"partition": "all"}).json()
-    work_off(service.context)
-    frozen = service.get("viewer", f"/v1/evaluations/{asked['id']}").json()
-    assert frozen["error"] is None
-    assert frozen["document"]["score_monitor"] == [after]
-    promote_again(service, begin + timedelta(days=30))
+    job = finish_job(service, "/v1/evaluations", partition="all")
+    assert job["error"] is None
+    assert service.document(f"/v1/evaluations/{job['id']}")["document"]["score_monitor"] == [after]
+    # promoted again with a reason, which acknowledges the alarm and begins a reference period
+    context = service.context
+    service.clock.stopped_at = promoted_at = begin + timedelta(days=30)
+    with context.database.write() as session:
+        earlier = champion_since(session)
+        move_alias(session, context, "admin", "champion", all_releases(session)[0].id, "a new reader, seen", None)
+    with context.database.read() as session:
+        assert champion_since(session) == promoted_at
+    assert earlier is not None
+    assert earlier < promoted_at
     again = looked_at(service, begin + timedelta(days=37, hours=2))
-    assert [row["alarm_on"] for row in again["score_monitor"]] == [None]
-    assert again["score_monitor"][0]["n_units"] == 6 * 12
+    assert [(row["alarm_on"], row["n_units"]) for row in again["score_monitor"]] == [(None, 6 * 12)]
     assert not any("has become worse" in text for text in again["warnings"])
 
 
-def promote_again(service: Service, at: datetime) -> None:
-    """The same champion with a reason, which acknowledges the alarm and begins a reference period."""
-    context, service.clock.stopped_at = service.context, at
-    with context.database.write() as session:
-        release_id: uuid.UUID = all_releases(session)[0].id
-        earlier = champion_since(session)
-        move_alias(session, context, "admin", "champion", release_id, "a new reader, seen", None)
-    with context.database.read() as session:
-        assert champion_since(session) == at
-        assert earlier is not None
-        assert earlier < at
+DAY = 86_400
+MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def answered_cells(seed: int, n: int = 300) -> EvaluationDataset:
+    """Cells of few patients, each answered by one of two annotators within some days, or not yet."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.ones(3), n)
+    stored = np.sort(MONDAY.timestamp() + rng.uniform(0, 30 * DAY, n))
+    answered = np.where(rng.random(n) < 0.9, stored + rng.exponential(3 * DAY, n), np.nan)
+    who = np.array([stable_name_hash("anna"), stable_name_hash("ben")])[rng.integers(2, size=n)]
+    return replace(
+        EvaluationDataset.empty(["a", "b", "c"], n),
+        cluster=rng.integers(1, n // 2, size=n),
+        created_at=stored,
+        class_probs=probs,
+        first_class=rng.integers(3, size=n),
+        first_annotator=np.where(np.isnan(answered), 0, who),
+        first_answered_at=answered,
+    )
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_a_unit_is_a_patient_by_the_answers_of_the_first_day(seed: int) -> None:
+    columns = answered_cells(seed)
+    found = collect_answered_patients(
+        columns, stable_name_hash("anna"), MONDAY.timestamp(), MONDAY.timestamp() + 20 * DAY
+    )
+    expected = []
+    for patient in np.unique(columns.cluster):
+        mine = [
+            row
+            for row in np.flatnonzero(columns.cluster == patient)
+            if columns.first_annotator[row] == stable_name_hash("anna")
+            and columns.first_answered_at[row] < MONDAY.timestamp() + 20 * DAY
+        ]
+        if mine:
+            first = min(columns.first_answered_at[row] // DAY for row in mine)
+            rows = [row for row in mine if columns.first_answered_at[row] // DAY == first]
+            losses = excess_log_loss(columns.class_probs[rows], columns.first_class[rows])
+            expected.append((max(columns.first_answered_at[row] for row in rows), losses.mean(), first))
+    expected.sort()
+    np.testing.assert_allclose(found.excess, [loss for _, loss, _ in expected])
+    np.testing.assert_array_equal(found.day, [day for _, _, day in expected])
+
+
+@given(st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_a_later_look_at_annotators_sees_what_an_earlier_one_saw_and_more(seed: int, weeks: int, more: int) -> None:
+    """What is answered late makes no unit of before another one, and the weeks of before stay as they were."""
+    columns, names = answered_cells(seed), ["anna", "ben", "nobody"]
+    looks = [MONDAY + timedelta(weeks=number, days=2) for number in (weeks, weeks + more)]
+    early, late = (compute_reader_drift(known_at(columns, at), names, MONDAY, at) for at in looks)
+    after = {row.annotator: row for row in late}
+    for row in early:
+        assert after[row.annotator].weeks[: len(row.weeks)] == row.weeks
+        if row.alarm_on is not None:
+            assert after[row.annotator].alarm_on == row.alarm_on
+
+
+def test_the_week_that_has_not_ended_is_not_looked_at() -> None:
+    columns = answered_cells(1)
+    for at in (MONDAY + timedelta(days=13), MONDAY + timedelta(days=14, minutes=59)):
+        (anna, _) = compute_reader_drift(columns, ["anna", "ben"], MONDAY, at)
+        assert [row.week for row in anna.weeks] == [MONDAY.date()]
+    (anna, _) = compute_reader_drift(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=14, hours=1))
+    assert [row.week for row in anna.weeks] == [MONDAY.date(), MONDAY.date() + timedelta(days=7)]
+    assert compute_reader_drift(columns, ["anna", "ben"], MONDAY, MONDAY + timedelta(days=3)) == []
+
+
+def test_an_annotator_who_changed_is_told_to_those_who_manage(service: Service) -> None:
+    """Twelve patients per day; from day 24 on half of the answers are of another class than the predicted one.
+
+    Days are counted from the next Monday: the last week has six of them whatever day the test runs on.
+    """
+    assert service.document("/v1/reader-drift", "admin") == {"items": []}
+    assert "From week to week" not in service.get("admin", "/readers").text
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    monday = today + timedelta(days=7 - today.weekday())
+    fill(service.context, 12, 48, 24, monday)
+    service.written_past = True
+    service.clock.stopped_at = monday + timedelta(days=60)
+    assert service.get("viewer", "/v1/reader-drift").status_code == 403
+    assert service.get("anna", "/v1/reader-drift").status_code == 403
+    (found,) = service.document("/v1/reader-drift", "admin")["items"]
+    assert (found["annotator"], found["n_patients"]) == ("reader", 48 * 12)
+    assert monday + timedelta(days=24) <= datetime.fromisoformat(found["alarm_on"]).replace(tzinfo=UTC)
+    assert "answers less as foreseen" in found["sentence"]
+    first, last = found["weeks"][0], found["weeks"][-1]
+    assert first["low"] <= 0 <= first["high"]
+    assert last["low"] > 0
+    page = service.get("admin", "/readers")
+    assert page.status_code == 200
+    assert found["sentence"] in page.text
+    assert page.text.count('<circle class="mean"') == len(found["weeks"])

@@ -5,8 +5,9 @@ import json
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import numpy as np
@@ -17,16 +18,16 @@ from tritonclient.utils import InferenceServerException
 from app.accounts import people as auth
 from app.predictions.open_inference.service import OUTPUTS, PER_BYTE
 from app.predictions.wire_format import MAX_JSON, read_message
-from app.releases.service import move_alias
 from ml.datasets.cells import simulate_cell
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.triton import network_name
 from tests.support.images import encode
 from tests.support.process import Installation
-from tests.support.service import Service, cell_png, put_release
+from tests.support.service import Service, cell_png
 from tests.support.tiny_release import with_familiarity
 
+T = TypeVar("T")
 FILES = [cell_png(number) for number in range(5)]
 
 
@@ -75,6 +76,15 @@ def bytes_input(*, binary: bool) -> triton.InferInput:
     return made
 
 
+def peak_of(work: Callable[[], T]) -> tuple[T, int]:
+    """What some work gives, and the most bytes that Python had on the way."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def same_as(expected: list[dict[str, Any]], result: triton.InferResult) -> None:
     probs = np.array([[row["class_probs"][code] for code in row["classes"]] for row in expected])
     np.testing.assert_allclose(result.as_numpy("class_probs"), probs, rtol=0, atol=1e-6)
@@ -107,10 +117,7 @@ def test_the_protocols_own_client_gets_the_numbers_of_v1(
 
 
 def test_a_model_goes_by_several_names_and_says_what_it_takes(
-    client: triton.InferenceServerClient,
-    by_key: dict[str, str],
-    release: Release,
-    expected: list[dict[str, Any]],
+    client: triton.InferenceServerClient, by_key: dict[str, str], release: Release, expected: list[dict[str, Any]]
 ) -> None:
     version = expected[0]["release"]
     assert client.is_server_live()
@@ -130,9 +137,7 @@ def test_a_model_goes_by_several_names_and_says_what_it_takes(
             client.get_model_metadata(name, model_version=other, headers=by_key)
 
 
-def test_outputs_are_those_that_are_asked_for(
-    client: triton.InferenceServerClient, by_key: dict[str, str], release: Release
-) -> None:
+def test_outputs_are_chosen(client: triton.InferenceServerClient, by_key: dict[str, str], release: Release) -> None:
     wanted = [triton.InferRequestedOutput("features"), triton.InferRequestedOutput("logits", binary_data=False)]
     result = client.infer("champion", [image_input(release, binary=True)], outputs=wanted, headers=by_key)
     found = [(output["name"], "data" in output) for output in result.get_response()["outputs"]]
@@ -186,10 +191,7 @@ HOSTILE: dict[str, tuple[Hostile, str]] = {
     "another type": (lambda s: (inputs(tensor(s, datatype="INT8")), None), "datatype FP32"),
     "ragged": (lambda s: (inputs(tensor(s, data=[[[1], [1, 2]]])), None), "the shape says"),
     "lists of nothing": (lambda s: (inputs(tensor(s, data=[[]] * 300_000)), None), "300,000 rows"),
-    "an endless number": (
-        lambda s: (inputs(tensor(s, data=[10**400] * len(tensor(s)["data"]))), None),
-        "too large",
-    ),
+    "an endless number": (lambda s: (inputs(tensor(s, data=[10**400] * len(tensor(s)["data"]))), None), "too large"),
     "NaN": (lambda s: (inputs(tensor(s, data=[float("nan")])), None), "NaN and infinity"),
     "beyond FP32": (lambda s: (inputs(tensor(s, data=[1e300] * len(tensor(s)["data"]))), None), "not finite"),
     "raw pixels": (lambda s: (inputs(tensor(s, data=[128] * len(tensor(s)["data"]))), None), "scale pixels"),
@@ -217,18 +219,17 @@ HOSTILE: dict[str, tuple[Hostile, str]] = {
         "1 to 64 images",
     ),
     "a large document": (lambda s: (b" " * (MAX_JSON + 1), None), "as binary data"),
+    "a length beyond": (lambda _: with_binary(struct.pack("<I", 2**31) + b"x", [1]), "the lengths within"),
+    "a length of less": (lambda _: with_binary((struct.pack("<I", 1) + b"x") * 2, [1]), "the lengths within"),
+    "half a length": (lambda _: with_binary(b"\0\0", [1]), "the lengths within"),
+    "another number": (lambda _: with_binary(struct.pack("<I", 1) + b"x", [2]), "has 1 elements"),
 }
 
 
 def test_a_hostile_request_is_refused_in_a_sentence_and_takes_no_memory(program: Service) -> None:
     for name, (make, said) in HOSTILE.items():
         body, header = make(program)
-        tracemalloc.start()
-        try:
-            answer = asked(program, body, header)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        answer, peak = peak_of(partial(asked, program, body, header))
         assert answer.status_code == 400, f"{name}: {answer.text}"
         assert set(answer.json()) == {"error"}, name
         assert said in answer.json()["error"], name
@@ -246,31 +247,19 @@ def test_a_hostile_request_is_refused_in_a_sentence_and_takes_no_memory(program:
 def test_no_document_takes_more_than_is_counted_for_it(unit: str) -> None:
     content = unit * ((MAX_JSON - 100) // len(unit))
     body = ('{"inputs": [' + content.removesuffix(",") + "]}").encode()
-    tracemalloc.start()
-    try:
-        read_message(body, None)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < PER_BYTE * len(body)
+    assert peak_of(lambda: read_message(body, None))[1] < PER_BYTE * len(body)
 
 
 def test_an_image_unlike_those_of_the_release_has_nan(program: Service, tiny_release: Path, tmp_path: Path) -> None:
-    with program.context.database.write() as session:
-        keys, folder = program.context.keys.audit, program.context.settings.releases_folder
-        row = put_release(session, keys, with_familiarity(tiny_release, tmp_path / "release"), folder)
-        move_alias(session, program.context, "test", "champion", row.id, "test", None, despite_gate=True)
+    program.serve(with_familiarity(tiny_release, tmp_path / "release"))
     strange = encode(255 - simulate_cell(0, seed=21, size=32).pixels)
     assert program.post("program", "/v1/predictions", content=strange).json()["disagreement_prob"] is None
-    given = {"name": "bytes", "datatype": "BYTES", "shape": [2]}
+    given, outputs = {"name": "bytes", "datatype": "BYTES", "shape": [2]}, [{"name": "disagreement_prob"}]
     given["data"] = [base64.b64encode(data).decode() for data in (strange, FILES[0])]
-    answer = asked(program, inputs(given, outputs=[{"name": "disagreement_prob"}]))
-    (found,) = answer.json()["outputs"]
+    (found,) = asked(program, inputs(given, outputs=outputs)).json()["outputs"]
     assert found["data"][0] is None
     assert found["data"][1] > 0
-    binary = asked(
-        program, inputs(given, parameters={"binary_data_output": True}, outputs=[{"name": "disagreement_prob"}])
-    )
+    binary = asked(program, inputs(given, parameters={"binary_data_output": True}, outputs=outputs))
     size = int(binary.headers["inference-header-content-length"])
     np.testing.assert_equal(np.frombuffer(binary.content[size:], "<f8"), [np.nan, found["data"][1]])
 
@@ -279,18 +268,6 @@ def with_binary(content: bytes, shape: list[int], **described: Any) -> tuple[byt
     given = {"name": "bytes", "datatype": "BYTES", "shape": shape, "parameters": {"binary_data_size": len(content)}}
     head = inputs(given | described)
     return head + content, str(len(head))
-
-
-def test_lengths_within_a_tensor_are_compared_with_what_came(program: Service) -> None:
-    for content, shape, said in [
-        (struct.pack("<I", 2**31) + b"x", [1], "the lengths within"),
-        (struct.pack("<I", 1) + b"x", [2], "has 1 elements"),
-        ((struct.pack("<I", 1) + b"x") * 2, [1], "the lengths within"),
-        (b"\0\0", [1], "the lengths within"),
-    ]:
-        answer = asked(program, *with_binary(content, shape))
-        assert answer.status_code == 400
-        assert said in answer.json()["error"]
 
 
 def test_pictures_are_refused_as_v1_refuses_them(program: Service) -> None:

@@ -1,4 +1,4 @@
-"""Pages of the lead: worklist, first steps, audit, people, promotions, and what a template may name."""
+"""Pages of the lead: worklist, first steps, audit, people, promotions, how annotators read; and their templates."""
 
 import csv
 import io
@@ -14,14 +14,16 @@ import httpx2 as httpx
 import pytest
 from fastapi.testclient import TestClient
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, UndefinedError
-from sqlalchemy import select
 from structlog.testing import capture_logs
 
 import app
+from app.annotators import service as annotators
+from app.annotators.history import FINAL_AFTER
 from app.audit.sentences import WORDS
-from app.database.tables import Account, BrowserSession, utc_now
+from app.cases import queries as case_queries
+from app.database.tables import BrowserSession, utc_now
 from app.http.models import DistributionOut
-from app.http.principal import ROLE_SCOPES, Principal
+from app.http.principal import ROLE_SCOPES
 from app.labels.annotator_day import get_day_progress
 from app.main import create_app
 from app.maintenance.erasure import erase_patient_everywhere
@@ -30,11 +32,27 @@ from app.reports import report
 from app.settings import Settings
 from app.web import render
 from app.web.charts import LETTER, LETTERS, PosteriorChart, posterior_bars
-from tests.app.test_leases import answer_next, classes_of, commit, read_next
-from tests.app.test_own_reading import Clock, next_week, read_by_two, reading, twice
+from tests.app.test_gate_memory import champion
+from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, twice
 from tests.app.test_people import GOOD, first_password
-from tests.support.service import Service, add_people, cell_png
+from tests.support.service import Service, add_people, cell_png, store
 from tests.support.tiny_release import write_tiny_release
+
+#: Ahead of now lies the Monday after next, when everything of today is final.
+NEXT_WEEK = timedelta(weeks=2)
+
+
+def read_by_two(service: Service, n: int) -> None:
+    """Cases that somebody outside and anna have read, and nobody else is to read."""
+    codes = classes_of(service)
+    for number in range(n):
+        store(service, f"case {number}", cell_png(number), {"outside reader": number % 2})
+        answer_next(service, "anna", codes[number % 2], confidence=0.9)
+    service.make_labels_final()
+
+
+def reading(service: Service, who: str = "anna", name: str = "me") -> Any:
+    return service.document(f"/v1/annotators/{name}", who)
 
 
 def tiles(page: str) -> int:
@@ -59,20 +77,9 @@ def test_cases_are_found_by_a_part_of_their_name_and_by_a_site_that_is_offered(s
     assert "Show all cases" in page
 
 
-def test_the_same_image_under_another_id_is_told_on_both(service: Service) -> None:
-    first = service.add_case("first", cell_png(1), patient="p1")
-    second = service.add_case("second", cell_png(1), patient="p2")
-    service.add_case("third", cell_png(2))
-    page = service.get("admin", "/worklist").text
-    assert page.count("same image as") == 2
-    assert f'href="/cases/{first["id"]}" title="first">same image as first' in page
-    assert f'href="/cases/{second["id"]}" title="second">same image as second' in page
-
-
 def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Service) -> None:
     service.add_cases(3)
-    account = service.one(select(Account).where(Account.name == "anna"))
-    anna = Principal(account.id, "anna", "annotator", ROLE_SCOPES["annotator"])
+    anna = service.principal("anna", *ROLE_SCOPES["annotator"])
 
     def totals() -> tuple[int, int]:
         with service.context.database.read() as session:
@@ -89,14 +96,9 @@ def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Servi
 def bars_of(*names: str) -> PosteriorChart:
     codes = {str(k): name for k, name in enumerate(names)}
     probs = dict.fromkeys(codes, 1 / len(codes))
-    said = DistributionOut(
-        class_probs=probs,
-        log_concentration=0.0,
-        disagreement_prob=0.5,
-        disagreement_calibrated=True,
-        disagreement_constant=False,
-        class_intervals=dict.fromkeys(codes, (0.0, 1.0)),
-    )
+    numbers = {"class_probs": probs, "class_intervals": dict.fromkeys(codes, (0.0, 1.0)), "log_concentration": 0.0}
+    flags = {"disagreement_calibrated": True, "disagreement_constant": False}
+    said = DistributionOut.model_validate(numbers | flags | {"disagreement_prob": 0.5})
     return posterior_bars(codes, said, said, dict.fromkeys(codes, 10))
 
 
@@ -149,8 +151,7 @@ def test_the_steps_follow_each_other_and_go_away_with_the_first_case(service: Se
     order = {"release": "done", "people": "done", "policy": "next", "import": "later"}
     assert states(service.get("admin", "/worklist").text) == order
     form = {"rule": "disagreement", "threshold": "0,3", "reason": "first look"}
-    saved = service.call("admin", "POST", "/policy", data=form, follow_redirects=False)
-    assert saved.status_code == 303
+    assert service.call("admin", "POST", "/policy", data=form, follow_redirects=False).status_code == 303
     assert states(service.get("admin", "/worklist").text) == order | {"policy": "done", "import": "next"}
     service.upload("first", cell_png(1))
     assert "<h1>Worklist" in service.get("admin", "/worklist").text
@@ -158,25 +159,23 @@ def test_the_steps_follow_each_other_and_go_away_with_the_first_case(service: Se
 
 def test_the_policy_takes_a_decimal_comma_and_says_what_is_wrong_beside_the_field(service: Service) -> None:
     form = {"rule": "disagreement", "threshold": "0,3", "audit_rate": "two", "max_labels": "1", "reason": "a try"}
-    page = service.call("admin", "POST", "/policy", data=form)
+    right = {"audit_rate": "0,1", "max_labels": "5"}
+
+    def save(**typed: str) -> httpx.Response:
+        return service.call("admin", "POST", "/policy", data=form | typed, follow_redirects=False)
+
+    page = save()
     assert page.status_code == 422
     for said in ("Must be a number.", "Must be at least 2.", 'value="0,3"', 'value="two"', "a try</textarea>"):
         assert said in page.text, said
     assert 'aria-describedby="audit_rate-fault"' in page.text
     assert 'aria-label="Pages"' in page.text
-    page = service.call(
-        "admin", "POST", "/policy", data=form | {"threshold": "", "audit_rate": "0,1", "max_labels": "5"}
-    )
-    assert "Is needed by this rule." in page.text
-    saved = service.call(
-        "admin", "POST", "/policy", data=form | {"audit_rate": "0,1", "max_labels": "5"}, follow_redirects=False
-    )
-    assert saved.status_code == 303
-    newest = service.get("admin", "/v1/policies").json()["items"][0]
+    assert "Is needed by this rule." in save(**right, threshold="").text
+    assert save(**right).status_code == 303
+    newest = service.document("/v1/policies", "admin")["items"][0]
     assert (newest["threshold"], newest["audit_rate"]) == (0.3, 0.1)
-    again = service.call("admin", "POST", "/policy", data=form | {"audit_rate": "0,1", "max_labels": "5"})
-    assert "in force already" in again.text
-    assert again.status_code == 422
+    again = save(**right)
+    assert (again.status_code, "in force already" in again.text) == (422, True)
 
 
 def lines(page: str) -> list[str]:
@@ -191,9 +190,9 @@ def read_one(service: Service) -> str:
     return case
 
 
-def test_events_say_who_did_what_with_links(service: Service) -> None:
+def test_events_say_who_did_what_with_links_and_name_no_erased_patient(service: Service) -> None:
     case = read_one(service)
-    name = service.get("viewer", "/v1/releases").json()["items"][0]["classes"][0]["name"]
+    name = service.document("/v1/releases")["items"][0]["classes"][0]["name"]
     page = service.get("admin", "/audit").text
     said = lines(page)
     assert f"anna labelled slide-9-004: {name}" in said
@@ -206,32 +205,25 @@ def test_events_say_who_did_what_with_links(service: Service) -> None:
     people = lines(service.get("admin", "/audit", params={"about": "anna"}).text)
     assert all("anna" in line for line in people)
     assert lines(service.get("admin", "/audit", params={"about": "nothing of this name"}).text) == []
-
-
-def test_events_are_found_by_day_and_come_as_a_file(service: Service) -> None:
-    read_one(service)
-    today, tomorrow = (utc_now() + timedelta(days=days) for days in (0, 1))
-    day = {"since": str((today - timedelta(days=1)).date()), "until": str(tomorrow.date())}
-    assert len(lines(service.get("admin", "/audit", params=day).text)) > 3
-    assert lines(service.get("admin", "/audit", params={"since": str((tomorrow + timedelta(1)).date())}).text) == []
-    assert lines(service.get("admin", "/audit", params={"until": str((today - timedelta(2)).date())}).text) == []
-    chosen = {"action": "label.add", "since": "", "until": ""}
-    answer = service.get("admin", "/audit.csv", params=chosen)
-    rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert [row["who"] for row in rows] == ["anna"]
-    assert rows[0]["what"].startswith("labelled slide-9-004: ")
-    wrong = service.get("admin", "/audit", params={"since": "yesterday"}, headers={"Accept": "text/html"})
-    assert wrong.status_code == 422
-    assert "since must be a date such as" in wrong.text.lower()
-
-
-def test_an_erased_patient_is_named_nowhere(service: Service) -> None:
-    read_one(service)
     erase_patient_everywhere(service.context, "lead", "Meier", "asked")
     for path in ("/audit", "/audit.csv"):
         text = service.get("admin", path).text
         assert "slide-9-004" not in text
         assert "an erased case" in text
+
+
+def test_events_are_found_by_day_and_come_as_a_file(service: Service) -> None:
+    read_one(service)
+    two_ago, yesterday, tomorrow, after = (str((utc_now() + timedelta(days)).date()) for days in (-2, -1, 1, 2))
+    for day in ({"since": yesterday, "until": tomorrow}, {"since": after}, {"until": two_ago}):
+        assert (len(lines(service.get("admin", "/audit", params=day).text)) > 3) == (len(day) == 2)
+    chosen = {"action": "label.add", "since": "", "until": ""}
+    rows = list(csv.DictReader(io.StringIO(service.get("admin", "/audit.csv", params=chosen).text)))
+    assert [row["who"] for row in rows] == ["anna"]
+    assert rows[0]["what"].startswith("labelled slide-9-004: ")
+    wrong = service.get("admin", "/audit", params={"since": "yesterday"}, headers={"Accept": "text/html"})
+    assert wrong.status_code == 422
+    assert "since must be a date such as" in wrong.text.lower()
 
 
 def test_every_action_of_the_service_has_words() -> None:
@@ -249,33 +241,23 @@ REASON = "it is <better> & calmer"
 def release(service: Service, tmp_path: Path) -> str:
     """A release that is not served."""
     context, folder = service.context, write_tiny_release(tmp_path / "other", "other cells")
-    row = add_release(context.database, context.keys.audit, folder, context.folders)[0]
-    return str(row.id)
+    return str(add_release(context.database, context.keys.audit, folder, context.folders)[0].id)
 
 
-def move(service: Service, release: str, cookie: dict[str, str], **fields: Any) -> httpx.Response:
+def move(service: Service, release: str, cookie: dict[str, str], **fields: Any) -> Any:
     form = {"alias": "champion", "revision": "1", "despite_gate": "true", "reason": REASON, "password": "not it"}
     headers = {"Accept": "text/html", **cookie}
     path = f"/releases/{release}/move"
-    answer: httpx.Response = service.client.post(path, data=form | fields, headers=headers, follow_redirects=False)
-    return answer
-
-
-def champion(service: Service) -> str:
-    items = service.get("viewer", "/v1/aliases").json()["items"]
-    return str(next(row["release"] for row in items if row["name"] == "champion"))
+    return service.client.post(path, data=form | fields, headers=headers, follow_redirects=False)
 
 
 def beside(page: str, name: str) -> str:
     """What is said beside a field that is marked as wrong."""
-    field = re.search(rf'<(?:input|textarea)[^>]*name="{name}"[^>]*aria-invalid="true"[^>]*>', page)
-    assert field is not None, name
-    described = re.search(r'aria-describedby="([^"]+)"', field[0])
-    assert described is not None
-    assert page.count(f'id="{described[1]}"') == 1
-    said = re.search(rf'<p class="fault" id="{described[1]}" role="alert">(.*?)</p>', page)
-    assert said is not None
-    return unescape(said[1])
+    (field,) = re.findall(rf'<(?:input|textarea)[^>]*name="{name}"[^>]*aria-invalid="true"[^>]*>', page)
+    (described,) = re.findall(r'aria-describedby="([^"]+)"', field)
+    assert page.count(f'id="{described}"') == 1
+    (said,) = re.findall(rf'<p class="fault" id="{described}" role="alert">(.*?)</p>', page)
+    return unescape(said)
 
 
 @pytest.mark.slow
@@ -291,6 +273,10 @@ def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(servi
         assert re.search(r'name="despite_gate"[^>]* checked', answer.text)
         assert answer.text.count('aria-invalid="true"') == 1  # that of the other form is as it was
         assert "not it" not in answer.text
+    for accept in ("*/*", "application/json"):  # a script gets a problem
+        answer = move(service, release, cookie | {"Accept": accept})
+        assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+        assert answer.json()["detail"] == "repeat your password: it is missing or wrong"
     assert champion(service) == before
     assert move(service, release, cookie, password=GOOD).status_code == 303
     assert champion(service) == release
@@ -301,24 +287,12 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
     cookie = first_password(service, "admin")
     answer = move(service, release, cookie, password=GOOD, reason=" ")
     assert (answer.status_code, beside(answer.text, "reason")) == (422, "Say why.")
-    unjudged = move(service, release, cookie, password=GOOD, despite_gate="false")
-    assert unjudged.status_code == 409
-    assert "No gate has judged this release" in unjudged.text
-    assert 'id="champion-fault"' in unjudged.text
-    moved = move(service, release, cookie, password=GOOD, revision="7")
-    assert moved.status_code == 412
-    assert 'id="champion-fault"' in moved.text
-    assert "<nav" in moved.text
-
-
-@pytest.mark.slow
-def test_a_script_gets_a_problem(service: Service, release: str) -> None:
-    cookie = first_password(service, "admin")
-    for accept in ("*/*", "application/json"):
-        answer = move(service, release, cookie | {"Accept": accept})
-        assert answer.status_code == 403
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.json()["detail"] == "repeat your password: it is missing or wrong"
+    for wrong, status in (({"despite_gate": "false"}, 409), ({"revision": "7"}, 412)):
+        answer = move(service, release, cookie, password=GOOD, **wrong)
+        assert answer.status_code == status
+        assert 'id="champion-fault"' in answer.text
+        assert "<nav" in answer.text
+        assert ("No gate has judged this release" in answer.text) == (status == 409)
 
 
 def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
@@ -333,14 +307,6 @@ def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
         assert "<nav" in answer.text
 
 
-def test_a_wrong_password_at_the_sign_in_keeps_the_name(service: Service) -> None:
-    service.client.cookies.clear()
-    answer = service.client.post("/login", data={"name": 'anna"<', "password": "x"})
-    assert answer.status_code == 401
-    assert 'value="anna&#34;&lt;"' in answer.text
-    assert re.search(r'name="password"[^>]* autofocus', answer.text)
-
-
 def test_no_other_form_asks_for_a_password() -> None:
     """A new one belongs above."""
     templates = Path(__file__).parents[2] / "app" / "web" / "templates"
@@ -348,21 +314,14 @@ def test_no_other_form_asks_for_a_password() -> None:
     assert asking == {"login.html", "account.html", "release.html"}
 
 
-__all__ = ["next_week"]
-
-
-def account_id(service: Service, name: str) -> uuid.UUID:
-    return service.one(select(Account.id).where(Account.name == name))
-
-
 @pytest.mark.both_databases
 def test_the_table_has_everybody_with_their_last_sign_in_and_finds_names(service: Service) -> None:
     long = "x" * 100
     for name in (long, "Ödön"):
         assert service.call("admin", "POST", "/people", data={"name": name, "role": "annotator"}).status_code == 200
+    ben = service.principal("ben").account_id
     with service.context.database.write() as session:
-        row = session.execute(select(Account).where(Account.name == "ben")).scalar_one()
-        session.add(BrowserSession(account_id=row.id, token_sha256="0" * 64, seen_at=utc_now()))
+        session.add(BrowserSession(account_id=ben, token_sha256="0" * 64, seen_at=utc_now()))
     page = service.get("admin", "/people").text
     rows = dict(re.findall(r'<tr data-text="([^"]+)">(.*?)</tr>', page, re.DOTALL))
     assert set(rows) == {"admin", "viewer", "anna", "ben", "outside", long, "Ödön"}
@@ -374,7 +333,7 @@ def test_the_table_has_everybody_with_their_last_sign_in_and_finds_names(service
 
 
 def test_nobody_is_locked_out_by_one_click(service: Service) -> None:
-    ben = account_id(service, "ben")
+    ben = service.principal("ben").account_id
     page = service.get("admin", f"/people/{ben}").text
     assert re.search(r"<details><summary>Let in no more</summary>.*Yes, let them in no more", page, re.DOTALL)
     assert service.call("admin", "POST", f"/people/{ben}/state", data={"disabled": "true"}).status_code == 200
@@ -382,8 +341,7 @@ def test_nobody_is_locked_out_by_one_click(service: Service) -> None:
     assert "let in no more since" in page
     assert "Let in again" in page
     assert "let in no more" in service.get("admin", "/people").text
-    me = service.get("admin", f"/people/{account_id(service, 'admin')}").text
-    assert "This is you" in me
+    assert "This is you" in service.get("admin", f"/people/{service.principal('admin').account_id}").text
     assert service.get("admin", f"/people/{uuid.uuid4()}").status_code == 422
 
 
@@ -393,22 +351,15 @@ def test_what_is_wrong_with_a_new_account_or_key_stands_beside_the_field(service
     assert 'id="name-fault"' in page.text
     assert "An account of this name exists." in page.text
     assert 'value="ben"' in page.text
-    page = service.call("admin", "POST", f"/people/{account_id(service, 'outside')}/keys", data={"days": "soon"})
+    page = service.call(
+        "admin", "POST", f"/people/{service.principal('outside').account_id}/keys", data={"days": "soon"}
+    )
     assert page.status_code == 422
     assert 'id="days-fault"' in page.text
-    page = service.call("admin", "POST", f"/people/{account_id(service, 'ben')}/keys", data={"scopes": ["predict"]})
+    page = service.call(
+        "admin", "POST", f"/people/{service.principal('ben').account_id}/keys", data={"scopes": ["predict"]}
+    )
     assert 'id="scopes-fault"' in page.text
-
-
-def test_the_agreement_is_that_of_each_annotators_own_page(service: Service, next_week: Clock) -> None:
-    twice(service)
-    read_by_two(service, 13)
-    next_week()
-    own = reading(service, "admin", "anna")["agreement"]
-    assert own["n"] == 10
-    shown = f'{100 * own["value"]:.0f} % <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'
-    assert shown in service.get("admin", "/people").text
-    assert shown in service.get("admin", f"/people/{account_id(service, 'anna')}").text
 
 
 #: Every page that needs no identifier.
@@ -441,3 +392,86 @@ def test_a_page_with_a_defect_answers_with_a_reference_that_the_log_knows(
     (request,) = [line for line in lines if line["event"] == "request"]
     assert request["request_id"] == defect["request_id"] is not None
     assert defect["request_id"] in answer.text
+
+
+def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service) -> None:
+    twice(service)
+    read_by_two(service, 13)
+    before = reading(service)
+    assert (before["n_reads"], before["n_compared"], before["confusions"]) == (0, 0, [])
+    service.clock.ahead = NEXT_WEEK
+    shown = reading(service)
+    assert (shown["n_reads"], shown["n_compared"]) == (10, 10)
+    assert (shown["seconds"]["n"], shown["cannot_tell"]["n"], shown["agreement"]["n"]) == (10, 10, 10)
+    assert shown["self_agreement"] is None
+    assert [row["confidence"] for row in shown["confidence"]] == [0.9]
+    assert len(shown["steps"]) == 1
+    for pulled in (shown["agreement"], shown["cannot_tell"], shown["agreement_surplus"]):
+        assert pulled["low"] <= pulled["value"] <= pulled["high"]
+    codes = classes_of(service)
+    rows = [sum(cell["share"] for cell in shown["confusions"] if cell["others_say"] == code) for code in codes]
+    assert rows == pytest.approx([1.0] * len(codes))
+    (compared,) = (text for text in shown["sentences"] if text.startswith("Another annotator gives"))
+    assert re.search(r"On the same cases that is \d+ points? (lower|higher) than for somebody", compared)
+    assert not re.search(r"[+-]\d", compared)  # nobody has to look for a sign
+    own = shown["agreement"]
+    agrees = f'{100 * own["value"]:.0f} % <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'
+    for path in ("/people", f"/people/{service.principal('anna').account_id}"):
+        assert agrees in service.get("admin", path).text
+    cookie = first_password(service, "anna")
+    text = service.client.get("/me", headers=cookie | {"Accept": "text/html"}).text
+    assert all(words in text for words in ("My reading", "What is said where others", "Over time"))
+
+
+def test_who_may_see_it(service: Service) -> None:
+    assert reading(service)["n_reads"] == 0
+    for who in ("anna", "ben"):
+        service.add_case(who, cell_png(len(who)))
+        assert lease(service, who) is not None
+    assert reading(service)["annotator"] == reading(service, name="anna")["annotator"] == "anna"
+    assert service.get("anna", "/v1/annotators/ben").status_code == 404
+    refused = [service.get("anna", f"/v1/annotators/{name}").json() | {"instance": ""} for name in ("ben", "nobody")]
+    assert refused[0] == refused[1]
+    assert reading(service, "admin", "ben")["annotator"] == "ben"
+    assert service.document("/v1/annotators", "admin")["items"] == ["anna", "ben"]
+    assert service.get("viewer", "/v1/annotators/anna").status_code == 403
+    assert service.get("admin", "/annotators/ben").status_code == 200
+    assert service.get("anna", "/annotators/anna").status_code == 403
+
+
+def test_nothing_tells_what_was_done_with_a_case_still_to_be_read(service: Service) -> None:
+    """Ben reads, declines and corrects cases that anna has not read, and her page stays as it was."""
+    twice(service)
+    read_by_two(service, 10)
+    for number in range(3):
+        service.add_case(f"open {number}", cell_png(20 + number))
+    service.add_case("hers", cell_png(30))
+    service.clock.ahead = NEXT_WEEK
+    hers = reading(service)
+    codes = classes_of(service)
+    for number in range(3):
+        read = read_next(service, "ben")
+        if number == 2:
+            service.post("ben", f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
+        else:
+            assert commit(service, "ben", read, codes[number]).status_code == 201
+    service.make_labels_final()
+    assert reading(service) == hers
+
+
+@pytest.mark.parametrize("closed", [{"repeat_rate": 0.05}, {"reveal": "never"}], ids=["held back", "never shown"])
+def test_what_stays_closed_is_on_no_page(
+    service: Service, monkeypatch: pytest.MonkeyPatch, closed: dict[str, Any]
+) -> None:
+    twice(service, **closed)
+    monkeypatch.setattr(case_queries, "draw_random_unit", lambda: 0.0)
+    read_by_two(service, 10)
+    service.clock.ahead = NEXT_WEEK
+    assert (reading(service)["n_compared"], reading(service, "admin", "anna")["n_compared"]) == (0, 10)
+
+
+def test_mondays_begin_weeks() -> None:
+    monday = annotators.last_monday(utc_now())
+    assert (monday.weekday(), monday.hour) == (0, 0)
+    assert annotators.last_monday(monday) == monday
+    assert timedelta(minutes=15) < FINAL_AFTER

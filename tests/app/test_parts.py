@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
+from typer.testing import CliRunner
 
 from app.cli.imports import import_local
 from app.cli.main import secondread
@@ -26,46 +27,42 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def release(service: Service, dropout_release: Path) -> str:
+    """A release that has seen no case."""
+    return added(service, dropout_release)
+
+
 def predictions(service: Service, release: str) -> dict[str, Any]:
-    """Class probabilities of every case by a release, by external id."""
-    with service.context.database.read() as session:
-        rows = select(Case.external_id, CasePrediction.release_id, CasePrediction.class_probs)
-        found = session.execute(rows.join(CasePrediction, CasePrediction.case_id == Case.id)).all()
-    return {name: probs for name, release_id, probs in found if str(release_id) == release}
+    found = select(Case.external_id, CasePrediction.class_probs).join(CasePrediction, CasePrediction.case_id == Case.id)
+    return dict(service.rows(found.where(CasePrediction.release_id == uuid.UUID(release))))
 
 
 def jobs(service: Service) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = service.get("admin", "/v1/jobs").json()["items"]
-    return [item for item in items if item["kind"] == "prediction"]
+    return [item for item in service.document("/v1/jobs", "admin")["items"] if item["kind"] == "prediction"]
 
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("n_cases", "n_parts"), [(7, 3), (6, 2), (3, 1)])
 def test_old_cases_are_predicted_in_parts_each_once(
-    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch, n_cases: int, n_parts: int
+    service: Service, release: str, monkeypatch: pytest.MonkeyPatch, n_cases: int, n_parts: int
 ) -> None:
     monkeypatch.setattr(predict_old_cases, "PART_CASES", 3)
-    for number in range(n_cases):
-        service.add_case(f"case-{number}", cell_png(number))
-    release = added(service, dropout_release)
+    service.add_cases(n_cases)
     submit(service.context, "prediction", {"release": release})
     work_off(service.context)
     done = jobs(service)
     assert [job["state"] for job in done] == n_parts * ["succeeded"]
-    assert sorted(job["result"]["n_predicted"] for job in done) == sorted(
-        [3] * (n_parts - 1) + [n_cases - 3 * (n_parts - 1)]
-    )
+    sizes = sorted([3] * (n_parts - 1) + [n_cases - 3 * (n_parts - 1)])
+    assert sorted(job["result"]["n_predicted"] for job in done) == sizes
     (asked,) = [job for job in done if "after" not in job["parameters"]]
     assert sorted(asked["result"]["parts"]) == sorted(job["id"] for job in done if job is not asked)
-    assert set(predictions(service, release)) == {f"case-{number}" for number in range(n_cases)}
+    assert set(predictions(service, release)) == {f"case {number}" for number in range(n_cases)}
 
 
-def test_a_job_that_dies_after_it_was_divided_divides_once(
-    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_dies_divides_once(service: Service, release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict_old_cases, "PART_CASES", 2)
     service.add_cases(6)
-    release = added(service, dropout_release)
     show, deaths = predict_old_cases._run_network_on_images, []
 
     def dies_once(*arguments: Any) -> int:
@@ -85,12 +82,10 @@ def test_a_job_that_dies_after_it_was_divided_divides_once(
     assert len(predictions(service, release)) == 6
 
 
-def test_a_divided_job_is_cancelled_with_its_parts(
-    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_cancelled_with_its_parts(service: Service, release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict_old_cases, "PART_CASES", 2)
     service.add_cases(6)
-    job = other_job(service, added(service, dropout_release))
+    job = other_job(service, release)
     predict_old_cases._assign_case_range(job)
     assert [each["state"] for each in jobs(service)] == 3 * ["queued"]
     assert service.call("admin", "DELETE", f"/v1/jobs/{job.job_id}").status_code == 200
@@ -99,25 +94,21 @@ def test_a_divided_job_is_cancelled_with_its_parts(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("predicted_before", [True, False])
-def test_the_worklist_is_in_the_order_of_whichever_release_is_served(
-    service: Service, dropout_release: Path, predicted_before: bool
-) -> None:
+def test_the_worklist_is_in_the_order_of_the_champion(service: Service, release: str, predicted_before: bool) -> None:
     """Near-duplicates stay behind all that are none."""
     cell = cell_png(1)
     for number, image in enumerate([cell, cell_png(2), cell_png(3), cell]):
         service.add_case(f"case-{number}", image, patient=f"patient-{image == cell}")
-    release = added(service, dropout_release)
     if predicted_before:
         submit(service.context, "prediction", {"release": release})
         work_off(service.context)
     make(service, "champion", release, 1)
-    items = service.get("admin", "/v1/worklist").json()["items"]
+    items = service.document("/v1/worklist", "admin")["items"]
     assert [item["near_duplicate"] for item in items] == [False, False, False, True]
     by_release = select(Case.id, CasePrediction.disagreement_prob)
     by_release = by_release.join(CasePrediction, CasePrediction.case_id == Case.id)
     probs = dict(service.rows(by_release.where(CasePrediction.release_id == uuid.UUID(release))))
-    needs = {uuid.UUID(item["case"]["id"]): item["need"] for item in items}
-    assert needs == pytest.approx(probs)
+    assert {uuid.UUID(item["case"]["id"]): item["need"] for item in items} == pytest.approx(probs)
     assert [item["need"] for item in items[:3]] == sorted((item["need"] for item in items[:3]), reverse=True)
 
 
@@ -136,11 +127,10 @@ def other_job(service: Service, release: str) -> RunningJob:
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("while_it", ["_read_stored_image", "output_values", "_find_training_uses"])
 def test_two_jobs_over_the_same_cases_predict_each_once(
-    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch, while_it: str
+    service: Service, release: str, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:
     """The second does all of it while the first has read what is lacking and has not written it yet."""
     service.add_cases(3)
-    release = added(service, dropout_release)
     first, second = (other_job(service, release) for _ in range(2))
     done, original = [], getattr(predict_old_cases, while_it)
 
@@ -158,11 +148,10 @@ def test_two_jobs_over_the_same_cases_predict_each_once(
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_two_jobs_show_an_image_to_the_network_and_keep_it_once(
-    service: Service, dropout_release: Path, monkeypatch: pytest.MonkeyPatch
+    service: Service, release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second waits for the row that the first has locked and not committed yet."""
     service.add_case("case", cell_png(1))
-    release = added(service, dropout_release)
     jobs, inserted = [other_job(service, release) for _ in range(2)], threading.Event()
 
     def insert_and_wait(session: Session, table: Any, rows: Any) -> Any:
@@ -229,8 +218,6 @@ def test_more_parts_than_rows_leave_some_empty(service: Service, folder: Path) -
 def test_a_part_that_cannot_be_is_refused_before_anything_is_stored(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], why: str
 ) -> None:
-    from typer.testing import CliRunner
-
     monkeypatch.setenv("SECONDREAD_HOME", str(tmp_path / "home"))
     answer = CliRunner().invoke(secondread, ["import", str(folder), *options])
     assert answer.exit_code != 0

@@ -24,17 +24,19 @@ from tests.support.service import Service
 GOOD = "a long enough password"
 
 
-def sign_in(service: Service, name: str, password: str) -> tuple[int, dict[str, str]]:
+def log_in(service: Service, name: str, password: str) -> Any:
     service.client.cookies.clear()
-    answer = service.client.post("/login", data={"name": name, "password": password}, follow_redirects=False)
+    return service.client.post("/login", data={"name": name, "password": password}, follow_redirects=False)
+
+
+def sign_in(service: Service, name: str, password: str) -> tuple[int, dict[str, str]]:
+    answer = log_in(service, name, password)
     service.client.cookies.clear()
     return answer.status_code, {"Cookie": "; ".join(f"{key}={value}" for key, value in answer.cookies.items())}
 
 
 def first_password(service: Service, name: str, wanted: str = GOOD) -> dict[str, str]:
-    """Sign in by a one-time password and choose one."""
-    once = service.one_time_password(name)
-    status, cookie = sign_in(service, name, once)
+    status, cookie = sign_in(service, name, service.one_time_password(name))
     assert status == 303
     assert service.client.post("/account", data={"wanted": wanted}, headers=cookie).status_code == 200
     return cookie
@@ -56,10 +58,7 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
 
 
 def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Service) -> None:
-    once = service.one_time_password("anna")
-    service.client.cookies.clear()
-    answer = service.client.post("/login", data={"name": "anna", "password": once}, follow_redirects=False)
-    assert answer.headers["location"] == "/account"
+    assert log_in(service, "anna", service.one_time_password("anna")).headers["location"] == "/account"
     page = service.client.get("/account").text
     assert "Choose a password of your own" in page
     assert "you cannot sign in again until you have another one-time password" in page
@@ -69,10 +68,7 @@ def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Ser
     chosen = service.client.post("/account", data={"wanted": GOOD}).text
     assert "Go on" in chosen
     assert "<nav" in chosen
-    service.client.cookies.clear()
-    answer = service.client.post("/login", data={"name": "anna", "password": GOOD}, follow_redirects=False)
-    assert answer.headers["location"] == "/worklist"
-    service.client.cookies.clear()
+    assert log_in(service, "anna", GOOD).headers["location"] == "/worklist"
 
 
 def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Service) -> None:
@@ -92,22 +88,18 @@ def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Se
 
 @pytest.mark.parametrize("wanted", ["", "too short", "aaaaaaaaaaaaaaaaaaaa", "x" * 201])
 def test_easy_passwords_are_refused_in_words(service: Service, wanted: str) -> None:
-    once = service.one_time_password("anna")
-    cookie = sign_in(service, "anna", once)[1]
+    cookie = sign_in(service, "anna", service.one_time_password("anna"))[1]
     answer = service.client.post("/account", data={"wanted": wanted}, headers=cookie)
     assert answer.status_code == 422
     assert "password must have" in answer.text
-    with service.context.database.read() as session:
-        account = session.execute(select(Account).where(Account.name == "anna")).scalar_one()
-        assert account.password_hash is None
+    assert service.one(select(Account.password_hash).where(Account.name == "anna")) is None
 
 
 def test_an_unknown_name_and_a_wrong_password_are_told_alike(service: Service) -> None:
     first_password(service, "anna")
     texts = []
     for name in ("anna", "nobody"):
-        service.client.cookies.clear()
-        answer = service.client.post("/login", data={"name": name, "password": "wrong"})
+        answer = log_in(service, name, "wrong")
         typed = f'value="{name}"'  # the name stays in its field
         assert answer.text.count(typed) == 1
         texts.append((answer.status_code, answer.text.replace(typed, "")))
@@ -159,12 +151,12 @@ def test_sessions_end_when_idle_and_when_old(service: Service) -> None:
 
 
 def test_a_person_repeats_the_password_to_promote_and_a_key_does_not(service: Service) -> None:
-    alias = service.get("viewer", "/v1/aliases").json()["items"][0]
+    alias = service.document("/v1/aliases")["items"][0]
     cookie = first_password(service, "admin")
 
     def put(headers: dict[str, str], **more: Any) -> int:
         body = {"release": alias["release"], "reason": "test", **more}
-        revision = service.get("viewer", "/v1/aliases").json()["items"][0]["revision"]
+        revision = service.document("/v1/aliases")["items"][0]["revision"]
         wanted = headers | {"If-Match": f'"{revision}"'}
         return int(service.client.put("/v1/aliases/champion", json=body, headers=wanted).status_code)
 
@@ -209,8 +201,7 @@ def test_the_demo_gives_no_new_password_to_whoever_has_chosen_one(service: Servi
     context = service.context
     with context.database.write() as session:
         demo.ensure_accounts(session, context)
-    first = demo.one_time_passwords(context)
-    assert sorted(first) == sorted(demo.PEOPLE)
+    assert sorted(demo.one_time_passwords(context)) == sorted(demo.PEOPLE)
     first_password(service, "annotator-1")
     again = demo.one_time_passwords(context)
     assert {name for name, password in again.items() if password is None} == {"annotator-1"}
@@ -236,22 +227,17 @@ def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
     service.client.cookies.clear()
     begun = service.client.get("/login/oidc", follow_redirects=False)
     assert begun.status_code == 303, begun.text
-    there = httpx2.get(begun.headers["location"], follow_redirects=False)
-    back = urlsplit(there.headers["location"])
+    back = urlsplit(httpx2.get(begun.headers["location"], follow_redirects=False).headers["location"])
     assert f"{back.scheme}://{back.netloc}{back.path}" == "http://testserver/login/oidc/callback"
     query = {name: values[0] for name, values in parse_qs(back.query).items()} | changed
     return service.client.get("/login/oidc/callback", params=query, follow_redirects=False)
 
 
-def test_a_linked_person_signs_in(service: Service, provider: OpenIdProvider) -> None:
+def test_a_linked_person_signs_in_and_another_is_told_why_not(service: Service, provider: OpenIdProvider) -> None:
     assert "Single sign-on" in service.client.get("/login").text
     answer = go(service, provider)
     assert (answer.status_code, answer.headers["location"]) == (303, "/worklist")
-    page = service.client.get("/worklist")
-    assert "anna · annotator" in page.text
-
-
-def test_a_person_without_an_account_is_told_so(service: Service, provider: OpenIdProvider) -> None:
+    assert "anna · annotator" in service.client.get("/worklist").text
     provider.subject = "somebody else"
     answer = go(service, provider)
     assert (answer.status_code, "no account here" in answer.text) == (403, True)
@@ -265,14 +251,11 @@ def test_a_person_without_an_account_is_told_so(service: Service, provider: Open
         {"aud": [CLIENT, "another"]}, {"signer": RSAKey.generate_key(2048)}, {"discovered": "https://elsewhere.example"},
     ],
 )  # fmt: skip
-def test_an_answer_that_is_not_as_it_must_be_is_refused(
-    service: Service, provider: OpenIdProvider, spoil: dict[str, Any]
-) -> None:
+def test_an_answer_that_is_wrong_is_refused(service: Service, provider: OpenIdProvider, spoil: dict[str, Any]) -> None:
+    provider.spoil = spoil
     if "discovered" in spoil:
-        provider.spoil = spoil
         assert service.client.get("/login/oidc", follow_redirects=False).status_code == 401
         return
-    provider.spoil = spoil
     assert go(service, provider).status_code == 401
     service.client.cookies.clear()
     assert service.client.get("/worklist", follow_redirects=False).status_code == 401

@@ -17,19 +17,14 @@ from ml.annotators.confusions import ReaderModel
 from ml.datasets.cells import simulate_cell
 from ml.util.arrays import FloatArray
 from tests.app.test_comparison import added
-from tests.app.test_jobs import job
+from tests.app.test_leases import classes_of
 from tests.app.test_snapshots import case_row, label_row, new_row, request_row
 from tests.support.images import encode
-from tests.support.jobs import work_off
+from tests.support.jobs import finish_job
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
 
 SWITCH = "/v1/reader-models/in-use"
-
-
-def codes_of(service: Service) -> list[str]:
-    release = service.get("admin", "/v1/releases").json()["items"][0]
-    return [info["code"] for info in release["classes"]]
 
 
 def put_model(service: Service, confusions: dict[str, FloatArray], *, passed: bool = True) -> int:
@@ -65,16 +60,13 @@ def switch(service: Service, version: int | None, revision: int, **fields: Any) 
     return service.call("admin", "PUT", SWITCH, json=body, headers={"If-Match": f'"{revision}"'})
 
 
-def posterior(service: Service, case_id: str, **query: str) -> dict[str, Any]:
-    answer = service.get("admin", f"/v1/cases/{case_id}/posterior", params=query)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
-    return body
+def posterior(service: Service, case_id: str, **query: str) -> Any:
+    return service.document(f"/v1/cases/{case_id}/posterior", "admin", **query)
 
 
 @pytest.mark.both_databases
 def test_a_label_weighs_by_who_gave_it_and_the_switch_goes_back(service: Service) -> None:
-    codes = codes_of(service)
+    codes = classes_of(service)
     leading = service.add_case("seen")["prediction"]["class_probs"]
     rare = min(leading, key=leading.__getitem__)
     by = {name: store(service, f"by-{name}", cell_png(), {name: codes.index(rare)}) for name in ("careful", "careless")}
@@ -101,7 +93,7 @@ def test_a_label_weighs_by_who_gave_it_and_the_switch_goes_back(service: Service
 
 
 def test_somebody_unknown_weighs_like_the_population_and_no_label_like_the_prediction(service: Service) -> None:
-    codes = codes_of(service)
+    codes = classes_of(service)
     assert switch(service, put_model(service, two_readers(len(codes))), 0).status_code == 200
     unread = service.add_case("unread")
     shown = posterior(service, unread["id"])
@@ -112,8 +104,7 @@ def test_somebody_unknown_weighs_like_the_population_and_no_label_like_the_predi
 
 
 def test_only_what_held_out_labels_speak_for_can_be_used(service: Service) -> None:
-    version = put_model(service, two_readers(len(codes_of(service))), passed=False)
-    refused = switch(service, version, 0)
+    refused = switch(service, put_model(service, two_readers(len(classes_of(service))), passed=False), 0)
     assert refused.status_code == 409
     assert "cannot be used" in refused.json()["detail"]
     assert switch(service, 99, 0).status_code == 404
@@ -126,11 +117,9 @@ def test_only_what_held_out_labels_speak_for_can_be_used(service: Service) -> No
 def test_where_the_switch_is_can_be_read_before_it_is_moved(service: Service) -> None:
     empty = service.get("admin", SWITCH)
     assert empty.json() == {"version": None, "serves": False, "revision": 0}
-    version = put_model(service, two_readers(len(codes_of(service))))
-    moved = service.call(
-        "admin", "PUT", SWITCH, json={"version": version, "reason": "x"}, headers={"If-Match": empty.headers["ETag"]}
-    )
-    assert moved.json() == {"version": version, "serves": True, "revision": 1}
+    body = {"version": put_model(service, two_readers(len(classes_of(service)))), "reason": "x"}
+    moved = service.call("admin", "PUT", SWITCH, json=body, headers={"If-Match": empty.headers["ETag"]})
+    assert moved.json() == {"version": body["version"], "serves": True, "revision": 1}
     seen = service.get("admin", SWITCH)
     assert (seen.json(), seen.headers["ETag"]) == (moved.json(), '"1"')
     assert service.get("viewer", SWITCH).status_code == 403
@@ -138,7 +127,7 @@ def test_where_the_switch_is_can_be_read_before_it_is_moved(service: Service) ->
 
 @pytest.mark.parametrize("typed", ["\u00b2", "one", "0", "-1", "1.5"])
 def test_the_form_refuses_what_is_no_version_and_switches_nothing(service: Service, typed: str) -> None:
-    version = put_model(service, two_readers(len(codes_of(service))))
+    version = put_model(service, two_readers(len(classes_of(service))))
     assert switch(service, version, 0).status_code == 200
     fields = {"version": typed, "revision": "1", "reason": "they differ"}
     answer = service.call("admin", "POST", "/readers/switch", data=fields)
@@ -147,7 +136,7 @@ def test_the_form_refuses_what_is_no_version_and_switches_nothing(service: Servi
 
 
 def test_a_version_tells_what_it_holds_of_each_annotator(service: Service) -> None:
-    codes = codes_of(service)
+    codes = classes_of(service)
     shown = service.get("admin", f"/v1/reader-models/{put_model(service, two_readers(len(codes)))}").json()
     assert [reader["annotator"] for reader in shown["readers"]] == ["careful", "careless"]
     assert shown["readers"][0]["confusions"][codes[0]][codes[0]] == 1.0
@@ -157,7 +146,7 @@ def test_a_version_tells_what_it_holds_of_each_annotator(service: Service) -> No
 
 
 def test_a_damaged_model_weighs_nothing_and_is_told(service: Service) -> None:
-    version = put_model(service, two_readers(len(codes_of(service))))
+    version = put_model(service, two_readers(len(classes_of(service))))
     case = store(service, "read", cell_png(), {"careless": 0})
     alike = posterior(service, case)
     assert switch(service, version, 0).status_code == 200
@@ -170,7 +159,7 @@ def test_a_damaged_model_weighs_nothing_and_is_told(service: Service) -> None:
 
 
 def test_pages_tell_managers_how_labels_are_weighed_and_annotators_only_that_they_are(service: Service) -> None:
-    codes = codes_of(service)
+    codes = classes_of(service)
     habit = np.eye(len(codes))
     habit[0, [0, 1]] = 0.4, 0.6
     version = put_model(service, {"careful": np.eye(len(codes)), "hasty": habit})
@@ -191,24 +180,16 @@ def test_pages_tell_managers_how_labels_are_weighed_and_annotators_only_that_the
     assert "hasty calls" not in alike
 
 
-def fit_job(service: Service, **body: Any) -> dict[str, Any]:
-    asked = service.post("admin", "/v1/reader-models", json=body)
-    assert asked.status_code == 202, asked.text
-    work_off(service.context)
-    return job(service, asked.json()["id"])
-
-
 def test_too_few_labels_are_refused_in_words(service: Service) -> None:
     store(service, "one", cell_png(), {"only": 0})
-    done = fit_job(service)
-    assert done["state"] == "failed"
-    assert "annotator" in done["error"]
+    done = finish_job(service, "/v1/reader-models")
+    assert (done["state"], "annotator" in done["error"]) == ("failed", True)
 
 
 @pytest.mark.slow
 def test_a_careless_annotator_is_found_and_counted_for_less(service: Service) -> None:
     """Every cell is read by two of three; one of these calls the first four classes by each other's names."""
-    codes, rng, cells = codes_of(service), np.random.default_rng(2), 160
+    codes, rng, cells = classes_of(service), np.random.default_rng(2), 160
     for index in range(cells):
         cell = simulate_cell(index, seed=5, size=32)
         readers = rng.choice(3, 2, replace=False)
@@ -217,7 +198,7 @@ def test_a_careless_annotator_is_found_and_counted_for_less(service: Service) ->
             k = int(rng.choice(len(codes), p=cell.true_probs))
             given[f"reader {reader}"] = {0: 1, 1: 0, 2: 3, 3: 2}.get(k, k) if reader == 0 else k
         store(service, f"case-{index}", encode(cell.pixels), given, patient=f"p{index}")
-    done = fit_job(service)
+    done = finish_job(service, "/v1/reader-models")
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
     assert report["passed"] is True
@@ -229,16 +210,10 @@ def test_a_careless_annotator_is_found_and_counted_for_less(service: Service) ->
     assert switch(service, report["version"], 0).json()["version"] == report["version"]
 
 
-def test_a_model_is_fitted_beside_no_release_of_another_network_and_none_that_is_not_there(
-    service: Service, dropout_release: Path
-) -> None:
-    def asked(release: str) -> int:
-        return service.post("admin", "/v1/reader-models", json={"release": release}).status_code
-
-    champion = service.get("admin", "/v1/aliases").json()["items"][0]["release"]
-    assert (asked(champion), asked(str(uuid.uuid4()))) == (202, 404)
-    other = added(service, dropout_release)
-    assert asked(other) == 409
+def test_a_model_is_fitted_beside_releases_of_this_network_only(service: Service, dropout_release: Path) -> None:
+    champion = service.document("/v1/aliases", "admin")["items"][0]["release"]
+    for release, status in ((champion, 202), (str(uuid.uuid4()), 404), (added(service, dropout_release), 409)):
+        assert service.post("admin", "/v1/reader-models", json={"release": release}).status_code == status
 
 
 def fill(context: ServiceContext, n: int, leaning: float) -> None:
@@ -266,14 +241,11 @@ def fill(context: ServiceContext, n: int, leaning: float) -> None:
 
 
 @pytest.mark.parametrize("leaning", [0.0, 0.6])
-def test_annotators_who_lean_are_called_different_and_those_who_are_alike_are_not(
-    service: Service, leaning: float
-) -> None:
+def test_annotators_who_lean_are_called_different_and_others_not(service: Service, leaning: float) -> None:
     fill(service.context, 120, leaning)
     service.written_past = True
     for weighting in ("ipw", "none"):
-        params = {"partition": "all", "weighting": weighting}
-        document = service.get("viewer", "/v1/metrics", params=params).json()
+        document = service.document("/v1/metrics", partition="all", weighting=weighting)
         assert document["metrics"]["L_D"]["n"] == 120
         assert any("use the classes differently" in text for text in document["warnings"]) == (leaning > 0)
 
@@ -283,21 +255,20 @@ def test_metrics_comparison_and_report_have_both_intervals(service: Service, wei
     fill(service.context, 120, leaning=0.6)
     service.written_past = True
     asked = {"partition": "all", "weighting": weighting}
-    metrics = service.get("viewer", "/v1/metrics", params=asked).json()["metrics"]
+    metrics = service.document("/v1/metrics", **asked)["metrics"]
     for name in ("L", "agreement", "EL", "L_D", "CL", "CE", "skill_D"):
         row = metrics[name]
         assert row["low_new"] <= row["low"] <= row["high"] <= row["high_new"], name
     # who leans tells that the next annotator may
     disagreement = metrics["L_D"]
     assert disagreement["high_new"] - disagreement["low_new"] > 1.5 * (disagreement["high"] - disagreement["low"])
-    release = service.get("viewer", "/v1/releases").json()["items"][0]["id"]
-    compared = service.get("viewer", f"/v1/releases/{release}/comparison", params=asked).json()["metrics"]
+    release = service.document("/v1/releases")["items"][0]["id"]
+    compared = service.document(f"/v1/releases/{release}/comparison", **asked)["metrics"]
     assert compared["L"]["champion"] == metrics["L"]
     assert compared["L"]["change"]["low_new"] == compared["L"]["change"]["high_new"] == 0
     assert "for new annotators" in report_page(service, **asked)
-    frozen = service.post("admin", "/v1/evaluations", json=asked).json()["id"]
-    work_off(service.context)
-    found = service.get("viewer", f"/v1/evaluations/{frozen}").json()["document"]["metrics"]
+    frozen = finish_job(service, "/v1/evaluations", **asked)["id"]
+    found = service.document(f"/v1/evaluations/{frozen}")["document"]["metrics"]
     for name, row in metrics.items():
         for end in ("low_new", "high_new"):
             assert (found[name][end] is None) == (row[end] is None), name

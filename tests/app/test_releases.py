@@ -1,5 +1,6 @@
-"""Releases of every kind, served and published: ensembles, int8 networks, constant disagreement, gauges."""
+"""Releases of every kind, served and published: ensembles, int8, unlike images, adapted calibrations."""
 
+import json
 import shutil
 import uuid
 from datetime import datetime, timedelta
@@ -9,29 +10,42 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from PIL import Image
 from sqlalchemy import select, update
 
 from app.accounts import people as auth
-from app.database.tables import Alias, CasePrediction, PublishedEstimates, ReleaseRow, utc_now
+from app.database.tables import Alias, CasePrediction, NetworkOutput, PublishedEstimates, ReleaseRow, utc_now
 from app.metrics import published as metrics_published
 from app.metrics.cohort import evaluate_cohort
 from app.metrics.published import publish_estimates
 from app.predictions.stored import prediction_values, stored_prediction, stored_predictions
+from app.recalibration.change_plan import ChangePlan
+from app.recalibration.service import read_recalibration_inputs
 from app.releases.queries import get_champion_alias
 from app.releases.registration import add_release
 from app.releases.service import move_alias
 from app.triage.rules import summarise_posterior
+from ml.calibration.calibration import Calibration
+from ml.calibration.domain_adaptation import recalibrate_for_annotators
+from ml.datasets.annotators import AnnotatorPool
+from ml.datasets.cells import simulate_cell
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.images.preprocess import decode_image
 from ml.metrics import evaluate
 from ml.release.artifact import read_release
 from ml.release.ood_detector import OodScores
-from ml.release.predictor import Prediction, Predictor
+from ml.release.predictor import Prediction, Predictor, prediction_of
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
-from tests.support.jobs import work_off
-from tests.support.service import Service, cell_png, collect, put_release, store
+from ml.util.arrays import FloatArray
+from ml.util.files import read_json
+from tests.app.test_gate_memory import promote
+from tests.app.test_leases import answer_all, classes_of
+from tests.support.images import encode
+from tests.support.jobs import finish_job, work_off
+from tests.support.service import Service, cell_png, collect, store
+from tests.support.tiny_release import edit_release, with_familiarity
 
 
 def published(service: Service) -> list[tuple[UUID, datetime]]:
@@ -40,7 +54,6 @@ def published(service: Service) -> list[tuple[UUID, datetime]]:
 
 @pytest.fixture
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Cohorts that were evaluated."""
     evaluated: list[Any] = []
     evaluate = evaluate_cohort
 
@@ -52,20 +65,15 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return evaluated
 
 
-def test_estimates_are_computed_again_only_when_what_they_follow_from_changed(
-    service: Service, evaluations: list[Any]
-) -> None:
+def test_estimates_are_computed_again_only_when_something_changed(service: Service, evaluations: list[Any]) -> None:
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {})
-    while (lease := service.post("anna", "/v1/reads")).status_code == 201:
-        body = {"label": lease.json()["classes"][0]["code"]}
-        assert service.post("anna", f"/v1/reads/{lease.json()['id']}/labels", json=body).status_code == 201
-    service.make_labels_final()
+    answer_all(service, "anna", classes_of(service))
     for _ in range(3):
         publish_estimates(service.context)
     assert len(evaluations) == 1
     (first,) = published(service)
-    cases = service.get("viewer", "/v1/cases").json()["items"]
+    cases = service.document("/v1/cases")["items"]
     service.outside_label(cases[0]["id"], "another reader", cases[0]["prediction"]["classes"][0])
     publish_estimates(service.context)
     assert len(evaluations) == 2
@@ -118,26 +126,12 @@ def headless_release(trained_run: Path, tmp_path_factory: pytest.TempPathFactory
     return export_run(run, run.path.parent / "release").path
 
 
-def use(service: Service, path: Path) -> None:
-    context = service.context
-    with context.database.write() as session:
-        row = put_release(session, context.keys.audit, path, context.settings.releases_folder)
-        move_alias(session, context, "test", "champion", row.id, "test", None, despite_gate=True)
-
-
-def stored(service: Service, case: dict[str, object]) -> PredictiveDistribution:
-    import uuid
-
-    from sqlalchemy import select
-
-    with service.context.database.read() as session:
-        wanted = uuid.UUID(str(case["id"]))
-        row = session.execute(select(CasePrediction).where(CasePrediction.case_id == wanted)).scalar_one()
-        return stored_prediction(row)
+def stored(service: Service, case: dict[str, Any]) -> PredictiveDistribution:
+    return stored_prediction(service.one(select(CasePrediction).where(CasePrediction.case_id == UUID(case["id"]))))
 
 
 def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_release: Path) -> None:
-    use(service, dropout_release)
+    service.serve(dropout_release)
     case = service.add_case()
     prediction = case["prediction"]
     assert prediction["log_concentration"] is None
@@ -161,18 +155,17 @@ def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_re
 
 @pytest.mark.slow
 def test_without_a_head_the_posterior_stays_the_prior(service: Service, headless_release: Path) -> None:
-    use(service, headless_release)
+    service.serve(headless_release)
     case = service.add_case()
     assert case["prediction"]["disagreement_calibrated"] is False
     assert case["prediction"]["class_intervals"] is None
     assert isinstance(stored(service, case), EnsembleCpe)
-    code = case["prediction"]["classes"][0]
-    body = service.outside_label(case["id"], "rita", code)
+    body = service.outside_label(case["id"], "rita", case["prediction"]["classes"][0])
     assert body["posterior"]["class_probs"] == case["prediction"]["class_probs"]
 
 
 def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_release: Path) -> None:
-    use(service, dropout_release)
+    service.serve(dropout_release)
     priors, counts = [], []
     for index in range(4):
         case = service.add_case(f"case-{index}", cell_png(index))
@@ -187,20 +180,11 @@ def test_metrics_use_the_mixtures_disagreement(service: Service, dropout_release
     probs = np.concatenate([prior.class_probs for prior in priors])
     dpe = np.concatenate([prior.disagreement_probs for prior in priors])
     expected = evaluate(counts, probs, dpe).to_dict()["metrics"]["L_D"]["value"]
-    found = service.get("admin", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()["metrics"][
-        "L_D"
-    ]["value"]
-    assert found == pytest.approx(expected, abs=1e-12)
+    found = service.document("/v1/metrics", partition="all", weighting="none")["metrics"]["L_D"]
+    assert found["value"] == pytest.approx(expected, abs=1e-12)
 
 
 CASES, READERS = 16, 3
-
-
-def promote(service: Service, release: str, *, despite_gate: bool) -> Any:
-    body = {"release": release, "reason": "faster", "despite_gate": despite_gate}
-    answer = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": "*"})
-    work_off(service.context)
-    return answer
 
 
 def add(service: Service, path: Path) -> str:
@@ -210,9 +194,7 @@ def add(service: Service, path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_it_goes_through_the_gate_and_is_served_like_any_other(
-    service: Service, small_release: Path, int8_release: Path
-) -> None:
+def test_int8_goes_through_the_gate_and_is_served(service: Service, small_release: Path, int8_release: Path) -> None:
     assert promote(service, add(service, small_release), despite_gate=True).status_code == 200
     rng = np.random.default_rng(4)
     for number in range(CASES):
@@ -221,9 +203,7 @@ def test_it_goes_through_the_gate_and_is_served_like_any_other(
     added = add(service, int8_release)
     refused = promote(service, added, despite_gate=False)
     assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
-    job = service.post("admin", f"/v1/releases/{added}/judgements").json()["id"]
-    work_off(service.context)
-    done = service.get("admin", f"/v1/jobs/{job}").json()
+    done = finish_job(service, f"/v1/releases/{added}/judgements")
     assert done["state"] == "succeeded", done["error"]
     gate = done["result"]["gate"]
     assert gate["L"]["value"] != 0  # its own network has seen the same cases
@@ -234,15 +214,14 @@ def test_it_goes_through_the_gate_and_is_served_like_any_other(
     said: Any = Predictor(release, device="cpu").predict([image]).distribution
     with service.context.database.write() as session:
         program = auth.add_key(session, service.context.keys.audit, "outside", ["predict"])[1]
-    headers = {"Authorization": f"Bearer {program}"}
-    answer = service.client.post(
-        "/v1/predictions", headers={**headers, "Content-Type": "image/png"}, content=cell_png(0)
-    ).json()
+    headers = {"Authorization": f"Bearer {program}", "Content-Type": "image/png"}
+    answer = service.client.post("/v1/predictions", headers=headers, content=cell_png(0)).json()
     assert answer["release"] == added
     np.testing.assert_allclose(list(answer["class_probs"].values()), said.class_probs[0], rtol=0, atol=1e-12)
     inputs = release.preprocessing(image)[None]
     tensor = {"name": "image", "shape": list(inputs.shape), "datatype": "FP32", "data": inputs.ravel().tolist()}
     wanted = {"inputs": [tensor], "outputs": [{"name": "class_probs"}]}
+    headers = {"Authorization": f"Bearer {program}"}
     infer = service.client.post("/v2/models/champion/infer", headers=headers, json=wanted)
     assert infer.status_code == 200, infer.text
     np.testing.assert_allclose(infer.json()["outputs"][0]["data"], said.class_probs[0], rtol=0, atol=1e-6)
@@ -272,9 +251,189 @@ def test_what_was_served_is_what_is_stored_and_shown(family: str, constant: floa
     np.testing.assert_array_equal(back.disagreement_probs, served.disagreement_probs)
     np.testing.assert_array_equal(back.class_probs, served.class_probs)
     assert (back.stated_disagreement is None) == (constant is None)
-    before, labelled = (
-        summarise_posterior(back, 0.01),
-        summarise_posterior(back.posterior(np.eye(4, 3, dtype=int) + [1, 0, 0]), 0.01),
-    )
-    assert before.disagreement_constant == (constant is not None)
-    assert labelled.disagreement_constant is False
+    labelled = back.posterior(np.eye(4, 3, dtype=int) + [1, 0, 0])
+    assert summarise_posterior(back, 0.01).disagreement_constant == (constant is not None)
+    assert summarise_posterior(labelled, 0.01).disagreement_constant is False
+
+
+STRANGE = encode(255 - simulate_cell(0, seed=21, size=32).pixels)
+
+
+@pytest.fixture(scope="module")
+def checked(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_familiarity(tiny_release, tmp_path_factory.mktemp("checked") / "release")
+
+
+@pytest.fixture
+def checking(service: Service, checked: Path) -> Service:
+    service.serve(checked)
+    return service
+
+
+def assert_withheld(prediction: dict[str, Any]) -> None:
+    assert prediction["out_of_distribution"] is True
+    assert prediction["reasons"]
+    assert prediction["distance"] > 1
+    assert prediction["distance_percentile"] == 100
+    assert prediction["disagreement_prob"] is None
+    assert prediction["class_intervals"] is None
+    triage = prediction["triage"]
+    assert (triage["decision"], triage["pi"], triage["expected_gain"]) == ("second_read", 1, None)
+
+
+def test_phi_and_intervals_are_withheld_everywhere_until_two_labels(checking: Service) -> None:
+    stateless = checking.post("viewer", "/v1/predictions", files={"image": ("x.png", STRANGE)}).json()
+    case = checking.add_case("strange", STRANGE)
+    listed = checking.document("/v1/cases")["items"][0]
+    history = checking.document(f"/v1/cases/{case['id']}/predictions")["items"][0]
+    for prediction in (stateless, case["prediction"], listed["prediction"], history):
+        assert_withheld(prediction)
+        assert prediction["reasons"] == stateless["reasons"]
+    pages = ("/worklist", f"/cases/{case['id']}")
+    for text in (checking.get("viewer", page).text for page in pages):
+        assert "unlike the cells" in text
+        assert ", ".join(stateless["reasons"]) in text
+        assert "Two experts would disagree" not in text
+    codes = stateless["classes"]
+    before = checking.document(f"/v1/cases/{case['id']}/posterior")
+    one = checking.outside_label(case["id"], "rita", codes[0])["posterior"]
+    for posterior in (before, one):
+        withheld = ("disagreement_prob", "class_intervals", "further_labels_expected")
+        assert [posterior[name] for name in withheld] == [None] * 3
+    two = checking.outside_label(case["id"], "omar", codes[1])["posterior"]
+    assert 0 < two["disagreement_prob"] < 1
+    assert set(two["class_intervals"]) == set(codes)
+    assert "Two experts would disagree" in checking.get("viewer", pages[1]).text
+    alone = checking.document(f"/v1/cases/{case['id']}/posterior", exclude_annotator="omar")
+    assert alone["disagreement_prob"] is None
+
+
+def test_raw_numbers_are_stored_and_tell_a_recalibrated_release_the_same(checking: Service, checked: Path) -> None:
+    ids = [checking.add_case(f"c{k}", data)["id"] for k, data in enumerate([STRANGE, cell_png(1)])]
+    release = read_release(checked)
+    with checking.context.database.read() as session:
+        for case_id in ids:
+            wanted = uuid.UUID(case_id)
+            row = session.execute(select(CasePrediction).where(CasePrediction.case_id == wanted)).scalar_one()
+            output = session.execute(select(NetworkOutput).where(NetworkOutput.case_id == wanted)).scalar_one()
+            logits, features, seen = (
+                np.frombuffer(blob, dtype="<f4")[None].astype(np.float32)
+                for blob in (output.logits, output.features, output.appearance or b"")
+            )
+            again = prediction_of(release, logits, features, seen)
+            assert row.disagreement_prob == again.distribution.disagreement_probs[0]
+            assert row.out_of_distribution == again.out_of_distribution[0]
+            assert (row.unlike_reasons or []) == again.unlikeness.reasons[0]
+            assert row.unlike_distance == again.unlikeness.distance[0]
+
+
+def test_a_familiar_case_shows_all_and_says_how_near_it_is(checking: Service) -> None:
+    asked = ({"image": ("x.png", cell_png(number))} for number in range(9))
+    answers = (checking.post("viewer", "/v1/predictions", files=files).json() for files in asked)
+    shown = next(answer for answer in answers if not answer["out_of_distribution"])
+    assert shown["reasons"] == []
+    assert 0 <= shown["distance"] <= 1
+    assert 0 <= shown["distance_percentile"] <= 100
+    assert shown["disagreement_prob"] is not None
+
+
+def quarrelsome(true_probs: FloatArray) -> FloatArray:
+    """Label distributions of a crowd that differs about twice as often."""
+    flat = np.sqrt(true_probs)
+    return np.asarray(flat / flat.sum(axis=1, keepdims=True))
+
+
+def collect_double_reads(service: Service, cells: int, readers: int = 3) -> None:
+    """Cells of patients with two each, read twice by outside annotators of a quarrelsome crowd."""
+    stack = [simulate_cell(index, seed=5, size=32) for index in range(cells)]
+    probs = quarrelsome(np.stack([cell.true_probs for cell in stack]))
+    people, labels = AnnotatorPool(readers).read(probs, 2, np.random.default_rng(3))
+    for index, cell in enumerate(stack):
+        given = {f"reader {person}": int(k) for person, k in zip(people[index], labels[index], strict=True)}
+        store(service, f"case-{index}", encode(cell.pixels), given, patient=f"p{index // 2}")
+
+
+def adapted(service: Service) -> dict[str, Any]:
+    return finish_job(service, "/v1/recalibrations", method="adapt")
+
+
+@pytest.mark.slow
+def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Service) -> None:
+    collect_double_reads(service, 60)
+    with service.context.database.read_moment() as session:
+        material = read_recalibration_inputs(session, service.context)
+    done = adapted(service)
+    assert done["state"] == "succeeded", done["error"]
+    report, change = done["result"], done["result"]["fit"]["adaptation"]
+    # the same by the library, on the outputs that the service stored
+    kept, parent = material.fitting, material.parent
+    row_of, codes = {case_id: row for row, case_id in enumerate(kept.case_ids)}, list(parent.classes)
+    counts = np.zeros((len(kept.case_ids), len(codes)), dtype=np.int64)
+    for label in material.fitting_labels:
+        if label.case_id in row_of:
+            counts[row_of[label.case_id], codes.index(label.class_code)] += 1
+    wanted = recalibrate_for_annotators(parent.calibration, kept.logits, kept.features, counts, kept.groups)
+    assert change == wanted.figures
+    assert change["n_double_reads"] == change["n_cases"] == len(kept.case_ids) >= 20
+    assert change["mean_after"] > change["mean_before"]
+    assert abs(change["mean_after"] - change["seen"]) < 0.05
+    candidate = read_release(service.context.settings.releases_folder / report["release"])
+    assert candidate.calibration.to_dict() == wanted.calibration.to_dict()
+    assert candidate.network_sha256 == parent.network_sha256
+    assert candidate.card["calibration"] == {**parent.card["calibration"], "adaptation": change}
+    words = f"adapted to other annotators by {change['n_double_reads']} cells"
+    assert words in (candidate.path / "README.md").read_text()
+    # a third of the pairs is left without each of three readers: too few, and told so
+    told = {row["annotator"]: row.get("failed") or "" for row in report["gate"]["without_annotator"]}
+    assert set(told) == {f"reader {k}" for k in range(3)}
+    assert all("adapting needs 20 cases" in sentence for sentence in told.values())
+    assert words in service.get("admin", f"/releases/{report['release']}").text
+    assert '<option value="temperature" selected>' in service.get("admin", "/releases").text
+    _serves(service, report["release"], wanted.calibration)
+
+
+def _serves(service: Service, release_id: str, calibration: Calibration) -> None:
+    """Once promoted, new cases are predicted by it, to the last bit of what the library says."""
+    with service.context.database.write() as session:
+        move_alias(session, service.context, "test", "champion", uuid.UUID(release_id), "test", None, despite_gate=True)
+    work_off(service.context)
+    cell = simulate_cell(7, seed=99, size=32)
+    case = service.add_case("new", encode(cell.pixels))
+    predictor = Predictor(read_release(service.context.settings.releases_folder / release_id))
+    said = calibration.apply(*predictor.outputs([Image.fromarray(cell.pixels)]))
+    assert case["prediction"]["disagreement_prob"] == pytest.approx(float(said.disagreement_probs[0]), abs=1e-6)
+    stored = list(case["prediction"]["class_probs"].values())
+    np.testing.assert_allclose(stored, said.class_probs[0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_too_few_double_reads_are_refused_with_their_number(service: Service) -> None:
+    collect_double_reads(service, 8)
+    failed = adapted(service)
+    with service.context.database.read() as session:
+        n = len(read_recalibration_inputs(session, service.context).fitting.case_ids)
+    needs = "needs 20 cases with two blind planned labels, and labelled cases of 10 patients"
+    for words in (needs, f"there are {n}, of ", "more cases read twice"):
+        assert words in failed["error"]
+
+
+def test_a_champion_without_a_head_is_refused(service: Service, tiny_release: Path, tmp_path: Path) -> None:
+    document = read_json(tiny_release / "calibration.json") | {"version": 1, "concentration": None}
+    files = {"calibration.json": json.dumps(document).encode()}
+    service.serve(edit_release(tiny_release, tmp_path / "headless", files, disagreement_calibrated=False))
+    service.add_case("one", cell_png())
+    failed = adapted(service)
+    assert (failed["state"], "no concentration head" in failed["error"]) == ("failed", True)
+    assert "method temperature" in failed["error"]
+
+
+def test_a_plan_says_how_many_double_reads_and_whether_at_all(service: Service) -> None:
+    assert "adapt" in ChangePlan().methods
+    plan = service.context.settings.home / "plan.json"
+    service.context.settings.change_plan = plan
+    plan.write_text(json.dumps({"min_double_reads": 400}))
+    service.add_case("one", cell_png())
+    assert "needs 400 cases" in adapted(service)["error"]
+    plan.write_text(json.dumps({"methods": ["temperature"]}))
+    assert "allows the methods temperature, not adapt" in adapted(service)["error"]
+    assert "other annotators" not in service.get("admin", "/releases").text

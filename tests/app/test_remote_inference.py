@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 import signal
 import threading
 import time
@@ -26,10 +25,10 @@ from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import LocalNetwork, Predictor
 from ml.release.triton import network_name
-from ml.util.files import file_sha256, read_json, write_json
 from tests.support.process import Installation
 from tests.support.sabotage import undone
 from tests.support.service import cell_png
+from tests.support.tiny_release import edit_release
 from tests.support.waiting import patient, wait_until
 
 FILES = [cell_png(number) for number in range(8)]
@@ -50,8 +49,7 @@ def in_front_of(backend: Installation, folder: Path, release: Path, path: str = 
 
 
 def predict(made: Installation, data: bytes) -> httpx2.Response:
-    headers = {"Authorization": f"Bearer {made.keys['program']}", "Content-Type": "image/png"}
-    return httpx2.post(f"{made.address}/v1/predictions", headers=headers, content=data, timeout=patient(30))
+    return made.call("program", "POST", "/v1/predictions", content=data, headers={"Content-Type": "image/png"})
 
 
 def numbers(answer: dict[str, Any]) -> list[float]:
@@ -59,12 +57,12 @@ def numbers(answer: dict[str, Any]) -> list[float]:
 
 
 def readiness(made: Installation) -> tuple[int, str]:
-    answer = httpx2.get(f"{made.address}/readyz", timeout=patient(30))
+    """Status and what is said of the release; 0 while nobody is there."""
+    try:
+        answer = made.call("program", "GET", "/readyz")
+    except httpx2.TransportError:
+        return 0, ""
     return answer.status_code, answer.json()["release"]
-
-
-def ready(made: Installation) -> bool:
-    return readiness(made)[0] == 200
 
 
 @pytest.mark.slow
@@ -101,7 +99,7 @@ def test_kills_of_the_backend_give_503_and_no_wrong_answer(tmp_path: Path, small
             assert readiness(front) == (503, "the inference backend does not answer; try again")
             backend.start()
         answered(200)
-        wait_until(lambda: ready(front), 30, lambda: "it did not become ready")
+        wait_until(lambda: readiness(front)[0] == 200, 30, lambda: "it did not become ready")
         ended.set()
         for thread in threads:
             thread.join()
@@ -114,16 +112,11 @@ def test_kills_of_the_backend_give_503_and_no_wrong_answer(tmp_path: Path, small
 
 def with_other_weights(source: Path, out: Path) -> Path:
     """The same release of another network, of the same shapes."""
-    shutil.copytree(source, out)
-    model = onnx.load(out / "network.onnx")
+    model = onnx.load(source / "network.onnx")
     for weights in model.graph.initializer:
         if weights.data_type == onnx.TensorProto.FLOAT:
             weights.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(weights), weights.name))
-    onnx.save(model, out / "network.onnx")
-    card = read_json(out / "card.json")
-    card["files"]["network.onnx"] = file_sha256(out / "network.onnx")
-    write_json(out / "card.json", card)
-    return read_release(out).path
+    return edit_release(source, out, {"network.onnx": model.SerializeToString()})
 
 
 def test_another_network_is_refused_at_the_start_and_when_it_takes_the_place_of_the_right_one(
@@ -141,7 +134,7 @@ def test_another_network_is_refused_at_the_start_and_when_it_takes_the_place_of_
             assert len(refused.stderr.splitlines()) == 1
         with in_front_of(backend, tmp_path / "waits", other) as front:
             front.server = front.spawn("serve", log="server.log")
-            wait_until(lambda: "not ready" in _said(front), 30, lambda: front.log)
+            wait_until(lambda: readiness(front)[0] == 503, 30, lambda: front.log)
             assert readiness(front) == (503, "the inference backend does not have the network of the release")
             assert predict(front, FILES[0]).status_code == 503
         with in_front_of(backend, tmp_path / "front", small_release, "/v2/models/champion") as front:
@@ -154,13 +147,6 @@ def test_another_network_is_refused_at_the_start_and_when_it_takes_the_place_of_
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert answer.json()["detail"] == "the inference backend has another network than the release"
             assert readiness(front) == (503, answer.json()["detail"])
-
-
-def _said(made: Installation) -> str:
-    try:
-        return str(httpx2.get(f"{made.address}/readyz", timeout=patient(5)).text)
-    except httpx2.TransportError:
-        return ""
 
 
 class Triton(ThreadingHTTPServer):

@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,9 +26,9 @@ from app.reports.schemas import DurationOut, ReportBody, SaidOut, ShareOut
 from app.reports.sentences import VERDICTS, write_report_sentences
 from app.reports.statistics import compute_findings, estimate_duration, rank_confused_pairs
 from app.reports.targets import TargetsOut
-from tests.support.jobs import work_off
+from tests.support.jobs import finish_job, work_off
 from tests.support.reports import make_reports, report_page
-from tests.support.service import Service, cell_png, collect, store
+from tests.support.service import Service, cell_png, collect, raising, store
 
 ALL = {"partition": "all", "weighting": "none"}
 
@@ -62,42 +63,34 @@ def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[
 @pytest.mark.slow
 def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
-    made: list[Any] = []
-    report_on = report.build_report
-
-    def counted(*arguments: Any) -> Any:
-        made.append(arguments)
-        return report_on(*arguments)
-
-    monkeypatch.setattr(publishing, "build_report", counted)
+    made = Mock(wraps=report.build_report)
+    monkeypatch.setattr(publishing, "build_report", made)
     for path in ("/report", "/report?partition=all", "/policy"):
         page = service.get("viewer", path)
         assert page.status_code == 200
         assert "is being made" in page.text
         assert "data-making" in page.text
     assert service.get("viewer", "/report/numbers/classes.csv").status_code == 404
-    assert made == []
     assert n_jobs(service) == 2  # the policy's page asks what the report's page asks by default
+    assert made.call_count == 0
     assert work_off(service.context) == 2
-    assert len(made) == 2
     for path in ("/report", "/report?partition=all", "/policy"):
         page = service.get("viewer", path)
         assert "is being made" not in page.text
         assert "as of " in page.text
-    assert (len(made), n_jobs(service)) == (2, 2)
+    assert (made.call_count, n_jobs(service)) == (2, 2)
 
 
 def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
-    page = report_page(service, **ALL)
-    assert "newer labels" not in page
+    assert "newer labels" not in report_page(service, **ALL)
     service.clock.ahead = timedelta(hours=1)
     service.get("viewer", "/report", params=ALL)
     service.change(update(PublishedReportRow).values(job_id=None))
     before = n_jobs(service)
     service.get("viewer", "/report", params=ALL)
     assert n_jobs(service) == before  # nothing has changed, whatever the time
-    case = service.get("viewer", "/v1/cases").json()["items"][0]
+    case = service.document("/v1/cases")["items"][0]
     service.outside_label(case["id"], "somebody else", case["prediction"]["classes"][0])
     service.clock.ahead = timedelta()
     assert "newer labels" in service.get("viewer", "/report", params=ALL).text
@@ -115,11 +108,7 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(serv
 
 def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.get("viewer", "/report")
-
-    def fail(*_: Any) -> Any:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(publishing, "build_report", fail)
+    monkeypatch.setattr(publishing, "build_report", raising(OSError("no space left")))
     work_off(service.context)
     assert "could not be made" in service.get("viewer", "/report").text
     assert n_jobs(service) == 1
@@ -134,12 +123,9 @@ def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkey
 def test_lists_of_jobs_leave_out_what_pages_ask_for(service: Service) -> None:
     service.get("viewer", "/report")
     assert n_jobs(service) == 1
-    assert service.get("viewer", "/v1/jobs").json()["items"] == []
-
-
-def test_a_site_that_no_case_has_is_refused(service: Service) -> None:
-    assert service.get("viewer", "/report", params={"site": "nowhere"}).status_code == 422
-    assert n_jobs(service) == 0
+    assert service.document("/v1/jobs")["items"] == []
+    assert service.get("viewer", "/report", params={"site": "nowhere"}).status_code == 422  # a site that no case has
+    assert n_jobs(service) == 1
 
 
 def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
@@ -158,10 +144,8 @@ def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     for wrong in ({"caught": "many"}, {"hours": "0"}, {"agreement": "101"}):
         assert service.call("admin", "POST", "/report/targets", data=form | wrong).status_code == 422
     assert service.one(select(func.count(ReportTargets.id))) == 1
-    events = service.get("admin", "/v1/audit-events").json()["items"]
-    (event,) = [event for event in events if event["action"] == "targets.change"]
-    assert event["details"]["caught"] == [0.6, 0.72]
-    assert event["reason"] == "ours"
+    (event,) = service.document("/v1/audit-events", "admin", action="targets.change")["items"]
+    assert (event["details"]["caught"], event["reason"]) == ([0.6, 0.72], "ours")
 
 
 @pytest.mark.both_databases
@@ -170,23 +154,21 @@ def test_targets_are_set_over_the_api_where_nobody_else_did_meanwhile(service: S
     url = "/v1/report-targets"
     default = service.get("viewer", url)
     assert (default.headers["ETag"], default.json()["version"], default.json()["caught"]) == ('"0"', 0, 0.6)
-    body = {
-        "disagreement_gap": 0.075,
-        "leading_gap": 0.05,
-        "caught": 0.7,
-        "agreement": 0.8,
-        "hours": 24,
-        "reason": "ours",
-    }
+    body: dict[str, Any] = {"disagreement_gap": 0.075, "leading_gap": 0.05, "caught": 0.7, "agreement": 0.8}
+    body |= {"hours": 24, "reason": "ours"}
     assert service.call("admin", "PUT", url, json=body).status_code == 428
     assert service.call("admin", "PUT", url, json=body, headers={"If-Match": '"1"'}).status_code == 412
     answer = service.call("admin", "PUT", url, json=body, headers={"If-Match": '"0"'})
     assert (answer.status_code, answer.headers["ETag"]) == (200, '"1"')
-    assert service.get("viewer", url).json() == answer.json()
-    assert service.call("admin", "PUT", url, json=body, headers={"If-Match": '"1"'}).status_code == 409
-    assert service.call("admin", "PUT", url, json=body | {"caught": 1.2}, headers={"If-Match": "*"}).status_code == 422
-    assert service.call("admin", "PUT", url, json=body | {"reason": ""}, headers={"If-Match": "*"}).status_code == 422
-    assert service.call("viewer", "PUT", url, json=body, headers={"If-Match": "*"}).status_code == 403
+    assert service.document(url) == answer.json()
+    for who, changed, match, status in (
+        ("admin", {}, '"1"', 409),
+        ("admin", {"caught": 1.2}, "*", 422),
+        ("admin", {"reason": ""}, "*", 422),
+        ("viewer", {}, "*", 403),
+    ):
+        refused = service.call(who, "PUT", url, json=body | changed, headers={"If-Match": match})
+        assert refused.status_code == status
 
 
 def bin_of(n: int, at: float) -> BinOut:
@@ -230,10 +212,8 @@ def test_the_interval_of_a_duration_holds_its_promise() -> None:
 
 def frozen_page(service: Service, question: dict[str, str]) -> str:
     """What the file of a new frozen evaluation holds."""
-    asked = service.post("admin", "/v1/evaluations", json=question)
-    assert asked.status_code == 202
-    work_off(service.context)
-    answer = service.get("viewer", f"/v1/evaluations/{asked.json()['id']}", headers={"Accept": "text/html"})
+    job = finish_job(service, "/v1/evaluations", **question)
+    answer = service.get("viewer", f"/v1/evaluations/{job['id']}", headers={"Accept": "text/html"})
     assert answer.status_code == 200
     return answer.text
 
@@ -257,11 +237,7 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert plots(frozen) == plots(page)
     for heading in ("Workload", "Classes that are confused", "Month by month", "Site by site", "Loss and its parts"):
         assert f"<h2>{heading}" in frozen
-
-
-def test_a_frozen_report_opens_offline(service: Service) -> None:
-    collect(service, [cell_png(number) for number in range(8)], patients=True)
-    frozen = frozen_page(service, ALL)
+    # it opens offline
     assert not re.search(r"<script|<link|<img|<form|<iframe|@import|url\(", frozen)
     assert not re.search(r"""(?:href|src|action)=""", frozen)
     assert STYLE.read_text() in frozen
@@ -273,6 +249,7 @@ def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(servic
     frozen = frozen_page(service, ALL)
     assert len(said(frozen)) == 5
     assert "nothing can be said before there are" in frozen
+    assert annex(service).sentences == ["There are no labels yet."]
 
 
 def test_serving_draws_nothing_with_the_library_for_charts() -> None:
@@ -289,15 +266,13 @@ def annex(service: Service) -> ReadersAnnex:
 
 @pytest.mark.parametrize(("n", "words"), [(1, "There is one annotator only"), (2, "There are two annotators only")])
 def test_few_annotators_are_said_plainly(service: Service, n: int, words: str) -> None:
+    labels = {f"r{reader}": 0 for reader in range(n)}
     for number in range(8):
-        store(
-            service, f"case-{number}", cell_png(number), {f"r{reader}": 0 for reader in range(n)}, patient=f"p{number}"
-        )
+        store(service, f"case-{number}", cell_png(number), labels, patient=f"p{number}")
     found = annex(service)
     assert words in found.sentences[-1]
     assert not found.for_new_ones
-    page = report_page(service, partition="all", weighting="none")
-    assert words in page
+    assert words in report_page(service, partition="all", weighting="none")
 
 
 def test_the_annex_has_each_annotator_and_both_intervals(service: Service) -> None:
@@ -305,7 +280,7 @@ def test_the_annex_has_each_annotator_and_both_intervals(service: Service) -> No
         labels = {f"r{reader}": (number + (reader == number % 4)) % 3 for reader in range(4) if (number + reader) % 5}
         store(service, f"case-{number}", cell_png(number), labels, patient=f"p{number}")
     found = annex(service)
-    document = service.get("viewer", "/v1/metrics").json()["metrics"]
+    document = service.document("/v1/metrics")["metrics"]
     assert found.for_new_ones
     assert {row.annotator for row in found.readers} == {"r0", "r1", "r2", "r3"}
     assert sum(row.n_labels for row in found.readers) == found.n_labels
@@ -315,11 +290,6 @@ def test_the_annex_has_each_annotator_and_both_intervals(service: Service) -> No
             assert shown.high_new == document[name]["high_new"]
         if shown.low_new is not None and shown.low is not None:
             assert shown.low_new <= shown.low
-
-
-def test_without_labels_the_annex_says_so(service: Service) -> None:
-    service.add_case("alone", cell_png(1))
-    assert annex(service).sentences == ["There are no labels yet."]
 
 
 TARGETS = TargetsOut(version=0, disagreement_gap=0.1, leading_gap=0.05, caught=0.6, agreement=0.8, hours=48.0)
@@ -348,18 +318,21 @@ def first_sentence(body: ReportBody, value: float, low: float, high: float) -> t
     return first.text, first.state
 
 
+SENTENCES = [
+    ((0.51, 0.35, 0.67), "51 % (35 to 67) did: too low.", "missed-so-far"),
+    ((0.51, 0.45, 0.57), "51 % (45 to 57) did: too low.", "missed"),
+    ((0.10, 0.05, 0.15), "10 % (5 to 15) did: too high.", "missed"),
+    ((0.31, 0.26, 0.36), "31 % (26 to 36) did: about right.", "met"),
+    ((0.33, 0.15, 0.55), "33 % (15 to 55) did: about right.", "met-so-far"),
+    ((0.42, 0.25, 0.60), "42 % (25 to 60) did: perhaps too low.", "missed-so-far"),
+    ((0.36, 0.32, 0.39), "36 % (32 to 39) did: too low, within the target.", "met"),
+]
+
+
 def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> None:
     begins = "When it says 30 % of annotators would differ, "
-    assert first_sentence(body, 0.51, 0.35, 0.67) == (f"{begins}51 % (35 to 67) did: too low.", "missed-so-far")
-    assert first_sentence(body, 0.51, 0.45, 0.57) == (f"{begins}51 % (45 to 57) did: too low.", "missed")
-    assert first_sentence(body, 0.10, 0.05, 0.15) == (f"{begins}10 % (5 to 15) did: too high.", "missed")
-    assert first_sentence(body, 0.31, 0.26, 0.36) == (f"{begins}31 % (26 to 36) did: about right.", "met")
-    assert first_sentence(body, 0.33, 0.15, 0.55) == (f"{begins}33 % (15 to 55) did: about right.", "met-so-far")
-    assert first_sentence(body, 0.42, 0.25, 0.60) == (f"{begins}42 % (25 to 60) did: perhaps too low.", "missed-so-far")
-    assert first_sentence(body, 0.36, 0.32, 0.39) == (
-        f"{begins}36 % (32 to 39) did: too low, within the target.",
-        "met",
-    )
+    for numbers, words, state in SENTENCES:
+        assert first_sentence(body, *numbers) == (begins + words, state)
 
 
 def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -> None:
@@ -383,6 +356,7 @@ def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
     workload = body.workload.model_copy(update={"answering": nothing})
     found = write_report_sentences(body.model_copy(update={"findings": empty, "workload": workload}), TARGETS)
     assert [one.state for one in found] == ["unknown"] * 5
+    assert len(set(VERDICTS.values())) == len(VERDICTS)  # they differ by words and not by colour
     assert all(one.wanted for one in found)
 
 
@@ -391,10 +365,6 @@ def test_labels_of_an_outside_system_tell_nothing_of_how_soon_people_read(body: 
     assert found.n == found.n_open > 0
     assert found.median is None
     assert sum(week.answered for week in body.workload.weeks) == 18  # they are work that was done
-
-
-def test_verdicts_differ_by_words_and_not_by_colour() -> None:
-    assert len(set(VERDICTS.values())) == len(VERDICTS)
 
 
 def columns_of(labels: list[list[int]], dpe: list[float], classes: int = 3) -> EvaluationDataset:
@@ -412,11 +382,8 @@ def test_shares_of_pairs_are_shares_of_all_disagreements() -> None:
     labels = [[1, 1, 0]] * 6 + [[0, 1, 1]] * 3 + [[1, 0, 1]] + [[2, 0, 0]] * 10
     cohort = build_cohort(columns_of(labels, [0.3] * 20), CohortQuery("all", "none"), 0.0)
     pairs = rank_confused_pairs(cohort)
-    assert [(row.first, row.second, row.n_cases) for row in pairs] == [
-        ("c0", "c1", 6),
-        ("c1", "c2", 3),
-        ("c0", "c2", 1),
-    ]
+    named = [(row.first, row.second, row.n_cases) for row in pairs]
+    assert named == [("c0", "c1", 6), ("c1", "c2", 3), ("c0", "c2", 1)]
     assert [row.share.value for row in pairs] == pytest.approx([0.6, 0.3, 0.1])
     assert compute_findings(cohort).agreement is not None
     assert compute_findings(cohort).agreement.value == pytest.approx(0.5)  # type: ignore[union-attr]
@@ -437,8 +404,7 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     assert "today " in page
     assert "30 % read twice: catches" in page
     assert "second reads a week" in page
-    other = service.get("viewer", "/policy", params={"share": 60}).text
-    assert "60 % read twice: catches" in other
+    assert "60 % read twice: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
 

@@ -64,9 +64,7 @@ def test_unfamiliar_cells_are_always_read_and_near_duplicates_not_twice() -> Non
 @given(
     st.floats(0, 1, exclude_max=True), st.lists(st.tuples(st.booleans(), st.floats(0.01, 1)), min_size=1, max_size=6)
 )
-def test_whatever_the_looks_the_case_is_read_twice_if_u_is_below_the_largest_pi(
-    u: float, looks: list[tuple[bool, float]]
-) -> None:
+def test_a_case_is_read_twice_if_u_is_below_the_largest_pi(u: float, looks: list[tuple[bool, float]]) -> None:
     pi, arms = 0.0, []
     for selected, rate in looks:
         found = plan_reads(u, selected, rate, pi)
@@ -90,8 +88,7 @@ def test_the_coin_is_fair_keyed_and_repeatable() -> None:
 @given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))
 def test_capacity_is_met_on_average(seed: int, share: float) -> None:
     scores = np.random.default_rng(seed).random(2000)
-    threshold = capacity_threshold(scores, share * 200, 10.0, 0.1)
-    selected = (scores > threshold).mean()
+    selected = (scores > capacity_threshold(scores, share * 200, 10.0, 0.1)).mean()
     assert selected + 0.1 * (1 - selected) == pytest.approx(share, abs=0.01)
 
 
@@ -140,8 +137,7 @@ def test_the_bounds_of_an_adjudication() -> None:
 
 def test_the_change_plan_bounds_what_moves(tmp_path: Path) -> None:
     strict = ChangePlan(max_mean_probability_change=0.1, max_mean_log_concentration_change=0.5)
-    other = DirichletCpe(np.array([[0.5, 0.25, 0.25]]), np.array([4.0]))
-    moved, broken = strict.violations(SURE, other)
+    moved, broken = strict.violations(SURE, DirichletCpe(np.array([[0.5, 0.25, 0.25]]), np.array([4.0])))
     assert moved == {"mean_probability_change": pytest.approx(0.48), "mean_log_concentration_change": 2.0}
     assert len(broken) == 2
     assert strict.violations(SURE, SURE)[1] == []
@@ -170,15 +166,16 @@ REFERENCE: dict[str, Any] = {
 
 
 def cases(n: int, seed: int, **changed: Any) -> EvaluationDataset:
-    rng = np.random.default_rng(seed)
-    counts = np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)]
-    stain = rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3))
-    distance = np.sqrt(rng.chisquare(12, n) / 12)
+    rng, north = np.random.default_rng(seed), stable_name_hash("north")
     columns = replace(
-        EvaluationDataset.empty(["a", "b"], n), label_counts=counts, stain=stain, feature_distance=distance
+        EvaluationDataset.empty(["a", "b"], n),
+        label_counts=np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)],
+        stain=rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3)),
+        feature_distance=np.sqrt(rng.chisquare(12, n) / 12),
+        cluster=np.arange(n),
+        site=np.full(n, north),
+        sites={north: "north"},
     )
-    columns = replace(columns, cluster=np.arange(n))
-    columns = replace(columns, site=np.full(n, stable_name_hash("north")), sites={stable_name_hash("north"): "north"})
     return replace(columns, **changed)
 
 
@@ -206,8 +203,7 @@ def test_each_kind_of_drift_is_named_with_its_site(changed: dict[str, Any], word
 
 def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     """Whitened features of D = 12 whose mean has moved by 0.8 in each: E d²/D = 1 + 0.64."""
-    rng = np.random.default_rng(0)
-    distance = np.sqrt(np.square(rng.normal(0.8, 1, (20_000, 12))).mean(axis=1))
+    distance = np.sqrt(np.square(np.random.default_rng(0).normal(0.8, 1, (20_000, 12))).mean(axis=1))
     row = measure_drift(cases(20_000, 2, feature_distance=distance), REFERENCE)[0]
     assert row.feature_shift == pytest.approx(0.8, abs=0.01)
     unknown = measure_drift(cases(100, 2, feature_distance=np.full(100, np.nan)), REFERENCE)[0]
@@ -236,8 +232,7 @@ def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labe
 def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix() -> None:
     """Class b is rare and hard: triage has all its cases read twice. The first reads have the reference's mix."""
     n = 2000
-    rng = np.random.default_rng(6)
-    first = (rng.random(n) < 0.2).astype(np.int64)
+    first = (np.random.default_rng(6).random(n) < 0.2).astype(np.int64)
     counts = np.eye(2, dtype=np.int64)[first] * np.where(first == 1, 2, 1)[:, None]
     reference: Any = REFERENCE | {"label_share": [0.8, 0.2], "n_labels": 4000}
     row = measure_drift(cases(n, 7, label_counts=counts, first_class=first), reference)[0]
@@ -247,9 +242,7 @@ def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix
 
 
 @given(st.floats(0.01, 3), st.floats(0.01, 1))
-def test_the_graded_rule_gives_each_case_a_probability_that_grows_with_its_disagreement(
-    scale: float, floor: float
-) -> None:
+def test_the_graded_rule_gives_probabilities_that_grow_with_disagreement(scale: float, floor: float) -> None:
     rule = replace(RULE, score="graded", threshold=scale, audit_rate=floor)
     sure, unsure = decide_triage(SURE, rule), decide_triage(UNSURE, rule)
     for found, prediction in ((sure, SURE), (unsure, UNSURE)):
@@ -269,13 +262,9 @@ def test_the_graded_rule_gives_each_case_a_probability_that_grows_with_its_disag
 def test_the_graded_rule_spends_its_reads(seed: int, share: float) -> None:
     scores = np.random.default_rng(seed).random(500)
     scale = capacity_scale(scores, share * 50, 10.0, 0.1)
-    pi = [triage_pi(float(score), scale) for score in scores]
+    pi = [min(1.0, max(0.1, scale * math.sqrt(phi))) for phi in scores]
     assert np.mean(pi) == pytest.approx(share, abs=1e-6)
     assert capacity_scale(np.zeros(0), 10, 1, 0.1) == math.inf
-
-
-def triage_pi(phi: float, scale: float) -> float:
-    return min(1.0, max(0.1, scale * math.sqrt(phi)))
 
 
 def test_designs_are_compared_at_one_budget() -> None:
@@ -295,8 +284,7 @@ def test_designs_are_compared_at_one_budget() -> None:
 
 
 def test_before_two_annotators_differ_there_is_nothing_to_compare() -> None:
-    lab = open_laboratory(4, 200)
-    nobody = columns_of(lab, np.full(200, 0.1), np.ones(200, dtype=np.int64))
+    nobody = columns_of(open_laboratory(4, 200), np.full(200, 0.1), np.ones(200, dtype=np.int64))
     assert simulate_designs(build_cohort(nobody, CohortQuery(), 0.0), AUDIT_RATE) == []
     assert simulate_designs(build_cohort(nobody, CohortQuery(weighting="none"), 0.0), AUDIT_RATE) == []
 
@@ -310,7 +298,7 @@ def by_capacity(service: Service, second_reads: int) -> None:
     assert service.post("admin", "/v1/policies", json=body).status_code == 201
 
 
-def test_a_reader_never_sets_the_threshold_of_the_day(service: Service) -> None:
+def test_the_first_case_of_a_day_sets_its_threshold_once_and_no_reader_does(service: Service) -> None:
     case = service.add_case("case", cell_png(1))
     by_capacity(service, 5)
     for path in ("/v1/cases", "/v1/worklist", f"/v1/cases/{case['id']}", f"/v1/cases/{case['id']}/posterior"):
@@ -318,14 +306,9 @@ def test_a_reader_never_sets_the_threshold_of_the_day(service: Service) -> None:
     assert service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png())}).status_code == 200
     service.outside_label(case["id"], "reader", case["prediction"]["classes"][0])
     assert stored(service) == []
-
-
-def test_the_first_case_of_a_day_sets_it_once(service: Service) -> None:
-    by_capacity(service, 5)
-    service.add_case("first", cell_png(1))
-    assert stored(service) == [(2, None)]  # there are no earlier days
-    service.add_case("second", cell_png(2))
-    assert stored(service) == [(2, None)]
+    for number in (2, 3):
+        service.add_case(f"case {number}", cell_png(number))
+        assert stored(service) == [(2, None)]  # there are no earlier days
 
 
 def test_the_worker_sets_it_before_any_case_comes(service: Service) -> None:
@@ -346,37 +329,23 @@ def graded(service: Service, **changed: object) -> int:
 
 
 def disagreement(service: Service) -> dict[uuid.UUID, float]:
-    with service.context.database.read() as session:
-        rows = session.execute(select(CasePrediction.case_id, CasePrediction.disagreement_prob))
-        return {row[0]: row[1] for row in rows}
+    return dict(service.rows(select(CasePrediction.case_id, CasePrediction.disagreement_prob)))
 
 
 def looks(service: Service) -> dict[uuid.UUID, TriageDecision]:
     return {look.case_id: look for look in service.scalars(select(TriageDecision))}
 
 
-def a_day_later(service: Service) -> None:
-    with service.context.database.write() as session:
-        session.execute(delete(DailyThreshold))
-        for case in session.execute(select(Case)).scalars():
-            session.execute(
-                update(Case).where(Case.id == case.id).values(created_at=case.created_at - timedelta(days=1))
-            )
-
-
-def test_it_needs_a_number_of_reads_and_no_threshold(service: Service) -> None:
-    assert graded(service, capacity_per_day=None) == 422
-    assert graded(service, threshold=0.3) == 422
-    assert graded(service) == 201
-
-
 def test_probabilities_follow_from_earlier_days(service: Service) -> None:
+    assert graded(service, capacity_per_day=None) == graded(service, threshold=0.3) == 422
     service.written_past = True  # yesterday is made by moving what was stored
     assert graded(service) == 201
     first = [uuid.UUID(service.add_case(f"first-{n}", cell_png(n))["id"]) for n in range(8)]
     before = looks(service)
     assert {before[case].pi for case in first if not before[case].selected} == {FLOOR}  # there is no scale yet
-    a_day_later(service)
+    service.change(delete(DailyThreshold))  # the day is over
+    for row in service.scalars(select(Case)):
+        service.change(update(Case).where(Case.id == row.id).values(created_at=row.created_at - timedelta(days=1)))
     second = [uuid.UUID(service.add_case(f"second-{n}", cell_png(100 + n))["id"]) for n in range(8)]
     phi, found = disagreement(service), looks(service)
     scale = graded_scale(np.array([phi[case] for case in first]), PER_DAY / len(first), FLOOR)
@@ -396,10 +365,9 @@ def test_probabilities_are_stored_verified_and_another_one_is_named(service: Ser
     assert between
     for case in between:
         assert found[case].pi == pytest.approx(0.9 * phi[case] ** 0.5, rel=1e-9)
-    with service.context.database.read() as session:
-        for request in session.execute(select(ReadRequest).where(ReadRequest.arm.in_(("triage", "audit")))).scalars():
-            assert request.u < request.pi == found[request.case_id].pi
-        assert verify_all(session, service.context).faults == []
+    for request in service.scalars(select(ReadRequest).where(ReadRequest.arm.in_(("triage", "audit")))):
+        assert request.u < request.pi == found[request.case_id].pi
+    assert service.faults() == []
     with service.context.database.read() as session:  # which keeps nothing
         session.execute(update(DailyThreshold).values(threshold=0.8))
         assert any("daily_thresholds" in fault for fault in verify_all(session, service.context).faults)

@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 
 from app.audit.verify import verify_all
 from app.context import build_context
-from app.database.tables import Case, CaseChange, NetworkOutput
+from app.database.tables import CaseChange, NetworkOutput
 from app.http.errors import NotFound
 from app.jobs.queries import job_by_id, newest_jobs
 from app.jobs.service import cancel_open_jobs
@@ -36,29 +36,31 @@ pytestmark = [pytest.mark.both_databases, pytest.mark.slow_on_second_database]
 def fill(service: Service, n: int = 6) -> list[dict[str, Any]]:
     cases = []
     for number in range(n):
-        case = service.add_case(f"Jane Doe {number}", cell_png(number), patient=f"p{number // 2}", site="north")
+        cases.append(service.add_case(f"Jane Doe {number}", cell_png(number), patient=f"p{number // 2}", site="north"))
+        classes = cases[-1]["prediction"]["classes"]
         for reader in range(2):
-            service.outside_label(case["id"], f"r{reader}", case["prediction"]["classes"][(number + reader) % 3])
-        cases.append(case)
+            service.outside_label(cases[-1]["id"], f"r{reader}", classes[(number + reader) % 3])
     return cases
 
 
-@pytest.mark.slow_on_second_database
-def test_a_backup_made_under_load_comes_back_whole(
-    service: Service, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    cases = fill(service)
-    written = write_backup(service.context, tmp_path / "backup")
-    assert written["n_files"] >= 6 + 5
-    fill_more = service.add_case("after", cell_png(50))
+@pytest.fixture
+def elsewhere(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Settings:
+    """Settings of a service that a backup comes back to: another HOME, and another database of the same kind."""
     home = tmp_path / "elsewhere"
-    if service.context.database.engine.dialect.name == "sqlite":
-        url = f"sqlite:///{home / 'secondread.db'}"
-    else:
+    url = f"sqlite:///{home / 'secondread.db'}"
+    if database_kind == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
-        url = server.url(server.create()).replace("postgresql://", "postgresql+psycopg://", 1)
-    restore_backup(tmp_path / "backup", home, home / "images", url)
-    app = create_app(Settings(home=home, database_url=url, allowed_hosts=["testserver"], min_free_bytes=0))
+        url = server.url(server.create())
+    return Settings(home=home, database_url=url, allowed_hosts=["testserver"], min_free_bytes=0)
+
+
+@pytest.mark.slow_on_second_database
+def test_a_backup_made_under_load_comes_back_whole(service: Service, tmp_path: Path, elsewhere: Settings) -> None:
+    cases = fill(service)
+    assert write_backup(service.context, tmp_path / "backup")["n_files"] >= 6 + 5
+    fill_more = service.add_case("after", cell_png(50))
+    restore_backup(tmp_path / "backup", elsewhere.home, elsewhere.images_folder, elsewhere.sqlalchemy_url)
+    app = create_app(elsewhere)
     with TestClient(app) as client:
         other = Service(client, app.state.context, service.keys)
         for case in cases:
@@ -66,27 +68,19 @@ def test_a_backup_made_under_load_comes_back_whole(
             assert other.get("viewer", path).json() == service.get("viewer", path).json()
             assert other.get("viewer", f"{path}/image").content == service.get("viewer", f"{path}/image").content
         assert other.get("viewer", f"/v1/cases/{fill_more['id']}").status_code == 404
-        with app.state.context.database.read() as session:
-            assert verify_all(session, app.state.context).faults == []
+        assert other.faults() == []
 
 
 @pytest.mark.both_databases
-def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_back(
-    service: Service, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_what_was_under_way_in_a_backup_is_cancelled(service: Service, tmp_path: Path, elsewhere: Settings) -> None:
     asked = service.post("admin", "/v1/evaluations", json={}).json()
     ended = service.post("admin", "/v1/evaluations", json={}).json()
     service.call("admin", "DELETE", f"/v1/jobs/{ended['id']}")
     write_backup(service.context, tmp_path / "backup")
-    home = tmp_path / "elsewhere"
-    url = f"sqlite:///{home / 'secondread.db'}"
-    if service.context.database.engine.dialect.name == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        url = server.url(server.create())
-    home.mkdir()
-    (home / "jobs.db").write_text("of the job engine, before")
-    restore_backup(tmp_path / "backup", home, home / "images", url)
-    context = build_context(Settings(home=home, database_url=url, min_free_bytes=0))
+    elsewhere.home.mkdir()
+    (elsewhere.home / "jobs.db").write_text("of the job engine, before")
+    restore_backup(tmp_path / "backup", elsewhere.home, elsewhere.images_folder, elsewhere.sqlalchemy_url)
+    context = build_context(elsewhere)
     assert cancel_open_jobs(context) == 1
     assert cancel_open_jobs(context) == 0
     with context.database.read() as session:
@@ -97,12 +91,10 @@ def test_what_was_under_way_when_a_backup_was_made_is_cancelled_after_it_came_ba
     with context.database.read() as session:
         assert job_by_id(session, UUID(again)).state == "succeeded"
     context.database.engine.dispose()
-    assert service.get("viewer", f"/v1/jobs/{asked['id']}").json()["state"] == "queued"  # the original goes on
+    assert service.document(f"/v1/jobs/{asked['id']}")["state"] == "queued"  # the original goes on
 
 
-def test_a_backup_of_a_development_version_is_refused_before_anything_is_restored(
-    service: Service, tmp_path: Path
-) -> None:
+def test_a_backup_of_a_development_version_is_refused_at_once(service: Service, tmp_path: Path) -> None:
     write_backup(service.context, tmp_path / "backup")
     manifest = tmp_path / "backup" / "manifest.json"
     write_json(manifest, {name: value for name, value in read_json(manifest).items() if name != "revision"})
@@ -135,40 +127,37 @@ def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path
 @pytest.mark.slow_on_second_database
 def test_erasing_a_patient_leaves_tombstones_and_the_labels(service: Service, tmp_path: Path) -> None:
     cases = fill(service)
-    before = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
+    everything = {"partition": "all", "weighting": "none"}
+    before = service.document("/v1/metrics", **everything)["metrics"]
     with service.context.database.write() as session:
         erased = erase_patient_rows(session, service.context, "lead", ErasureTarget("p1"), "the patient asked")
     assert (len(erased.cases), len(erased.images)) == (2, 2)
     for digest in erased.images:
         service.context.images.remove(digest)
     gone = cases[2]
-    shown = service.get("viewer", f"/v1/cases/{gone['id']}").json()
-    assert shown["external_id"].startswith("erased-")
-    assert shown["patient"].startswith("erased-")
+    shown = service.document(f"/v1/cases/{gone['id']}")
+    assert all(shown[name].startswith("erased-") for name in ("external_id", "patient"))
     assert service.get("viewer", f"/v1/cases/{gone['id']}/image").status_code == 404
-    assert len(service.get("viewer", f"/v1/cases/{gone['id']}/labels").json()["items"]) == 2
-    after = service.get("viewer", "/v1/metrics", params={"partition": "all", "weighting": "none"}).json()
+    assert len(service.document(f"/v1/cases/{gone['id']}/labels")["items"]) == 2
+    after = service.document("/v1/metrics", **everything)["metrics"]
     for name in ("L", "EL"):
-        assert after["metrics"][name]["value"] == pytest.approx(before["metrics"][name]["value"], abs=1e-12)
-    assert "Jane Doe 2" not in json.dumps(service.get("viewer", "/v1/cases").json())
+        assert after[name]["value"] == pytest.approx(before[name]["value"], abs=1e-12)
+    assert "Jane Doe 2" not in json.dumps(service.document("/v1/cases"))
     with service.context.database.write() as session:
         assert verify_all(session, service.context).faults == []
         assert len(session.execute(select(NetworkOutput)).scalars().all()) == 4
         kept = {table: list(session.execute(text(f"SELECT * FROM {table}")).all()) for table in ("cases", "idempotency_records", "audit_events")}  # fmt: skip # noqa: E501
         with pytest.raises(NotFound):
             erase_patient_rows(session, service.context, "lead", ErasureTarget("p1"), "again")
-    everything = json.dumps(kept, default=str)
-    assert "Jane Doe 2" not in everything
+    assert "Jane Doe 2" not in json.dumps(kept, default=str)
     assert gone["prediction"]["image_sha256"] not in json.dumps(kept["cases"], default=str)
-    (event,) = service.get("admin", "/v1/audit-events", params={"action": "patient.erase"}).json()["items"]
+    (event,) = service.document("/v1/audit-events", "admin", action="patient.erase")["items"]
     assert (event["reason"], event["details"]["n_cases"]) == ("the patient asked", 2)
-    with service.context.database.read() as session:
-        named = select(CaseChange.case_id).where(CaseChange.sequence == event["sequence"])
-        assert set(session.execute(named).scalars()) == set(erased.cases)
+    named = service.scalars(select(CaseChange.case_id).where(CaseChange.sequence == event["sequence"]))
+    assert set(named) == set(erased.cases)
     with service.context.database.read() as session:
         written = export_dataset(session, service.context, tmp_path / "out", "all")
-        assert written == {"n_cases": 6, "n_labels": 12, "n_kept_for_sets": 0}
-        assert session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().first() is not None
+    assert written == {"n_cases": 6, "n_labels": 12, "n_kept_for_sets": 0}
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -187,16 +176,9 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
 
 def test_the_audit_is_paged_filtered_and_for_admins_only(service: Service) -> None:
     cases = fill(service, 3)
-    seen, cursor = [], None
-    while True:
-        params = {"limit": 7} | ({"cursor": cursor} if cursor else {})
-        page = service.get("admin", "/v1/audit-events", params=params).json()
-        seen += [event["sequence"] for event in page["items"]]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            break
+    seen = [event["sequence"] for event in service.items("/v1/audit-events", "admin", limit=7)]
     assert seen == list(range(len(seen), 0, -1))
-    of_case = service.get("admin", "/v1/audit-events", params={"object_id": cases[0]["id"]}).json()["items"]
+    of_case = service.document("/v1/audit-events", "admin", object_id=cases[0]["id"])["items"]
     assert [event["action"] for event in of_case] == ["case.add"]
     assert service.get("viewer", "/v1/audit-events").status_code == 403
     assert service.get("anna", "/v1/audit-events").status_code == 403

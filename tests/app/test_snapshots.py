@@ -44,12 +44,8 @@ def folders(context: ServiceContext) -> list[str]:
     return sorted(path.name for path in found)
 
 
-def metrics(service: Service) -> dict[str, Any]:
-    params = {"partition": "all", "group_by": "site"}
-    found = service.get("viewer", "/v1/metrics", params=params)
-    assert found.status_code == 200, found.text
-    document: dict[str, Any] = found.json()
-    return document
+def metrics(service: Service) -> Any:
+    return service.document("/v1/metrics", partition="all", group_by="site")
 
 
 def fill(context: ServiceContext, n: int) -> None:
@@ -159,10 +155,9 @@ def test_several_writers_at_once_leave_one_whole_snapshot(service: Service, monk
         together.wait(patient(20))  # nobody is faster than the others
 
     monkeypatch.setattr(snapshot, "write_json", last_file)
+    of_release = context.database, context.folders, release_id, classes
     with ThreadPoolExecutor(6) as pool:
-        writers = [
-            pool.submit(write_snapshot, context.database, context.folders, release_id, classes) for _ in range(6)
-        ]
+        writers = [pool.submit(write_snapshot, *of_release) for _ in range(6)]
     assert [writer.result() for writer in writers] == [3] * 6
     assert len(folders(context)) == 1
     with context.database.read() as session:
@@ -177,8 +172,7 @@ def test_an_unfinished_or_foreign_snapshot_is_not_used(service: Service) -> None
     folder = next((context.settings.home / "snapshots").glob("*/*"))
     about = json.loads((folder / "snapshot.json").read_text())
     (folder / "snapshot.json").write_text(json.dumps(about | {"most": [about["most"][0], "f" * 64]}))
-    collect_more = service.add_case("after", cell_png(9))
-    service.outside_label(collect_more["id"], "r0", classes[0])
+    service.outside_label(service.add_case("after", cell_png(9))["id"], "r0", classes[0])
     assert_snapshots_tell_all(context)  # the chain never went through this event
     (folder / "snapshot.json").write_text(json.dumps(about | {"version": 0}))
     assert_snapshots_tell_all(context)

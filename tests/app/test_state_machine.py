@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from app.database.tables import Label
 from app.main import attach_context
 from tests.app.test_leases import classes_of
-from tests.support.service import Service, cell_png, put_release
+from tests.support.service import Service, cell_png
 from tests.support.tiny_release import write_tiny_release
 
 READERS, IMAGES = 3, 6
@@ -39,7 +39,7 @@ class Laboratory(RuleBasedStateMachine):
         self.last_answer: tuple[int, dict[str, Any]] = (0, {})
 
     def _alias(self) -> tuple[str, int]:
-        aliases = self.service.get("viewer", "/v1/aliases").json()["items"]
+        aliases = self.service.document("/v1/aliases")["items"]
         return next((alias["release"], alias["revision"]) for alias in aliases if alias["name"] == "champion")
 
     def _send(
@@ -93,17 +93,12 @@ class Laboratory(RuleBasedStateMachine):
     def retract(self, label: tuple[str, str, str]) -> Any:
         case, name, row = label
         status, answer = self._post(f"/v1/labels/{row}/retraction", {"reason": "wrong patient"})
-        if (
-            self.chains[case][name][-1] != (row, self._class_of(case, name, row))
-            or self.chains[case][name][-1][1] is None
-        ):
+        last, code = self.chains[case][name][-1]
+        if last != row or code is None:
             assert status == 409, answer
             return multiple()
         assert status == 201, answer
         return self._grown(case, name, answer)
-
-    def _class_of(self, case: str, name: str, row: str) -> str | None:
-        return dict(self.chains[case][name])[row]
 
     @rule(stale=st.booleans())
     def promote_or_roll_back(self, stale: bool) -> None:
@@ -134,7 +129,7 @@ class Laboratory(RuleBasedStateMachine):
     def _compare(self, case: str) -> None:
         """The posterior of a case counts the labels that stand, each once."""
         standing = Counter(chain[-1][1] for chain in self.chains[case].values() if chain[-1][1] is not None)
-        posterior = self.service.get("viewer", f"/v1/cases/{case}/posterior").json()
+        posterior = self.service.document(f"/v1/cases/{case}/posterior")
         assert {code: n for code, n in posterior["label_counts"].items() if n} == dict(standing)
 
     def teardown(self) -> None:
@@ -142,9 +137,8 @@ class Laboratory(RuleBasedStateMachine):
             return
         for case in self.chains:
             self._compare(case)
-        with self.service.context.database.read() as session:
-            rows = select(func.count(Label.id)).where(Label.case_id.in_([UUID(case) for case in self.chains]))
-            n_rows = session.execute(rows).scalar_one()
+        of_cases = Label.case_id.in_([UUID(case) for case in self.chains])
+        n_rows = self.service.one(select(func.count(Label.id)).where(of_cases))
         assert n_rows == sum(len(chain) for chains in self.chains.values() for chain in chains.values())
 
 
@@ -157,20 +151,9 @@ def test_whatever_is_done_in_whatever_order_comes_to_what_it_should(
     service: Service, tmp_path: Path, examples: int, steps: int
 ) -> None:
     service.before_change = lambda: None  # no snapshots on the way
-    context = service.context
-    write_tiny_release(tmp_path / "second", name="second")
-    with context.database.write() as session:
-        put_release(session, context.keys.audit, tmp_path / "second", context.settings.releases_folder)
+    service.put_release(write_tiny_release(tmp_path / "second", name="second"))
     Laboratory.service = service
-    Laboratory.releases = [row["id"] for row in service.get("viewer", "/v1/releases").json()["items"]]
-    run_state_machine_as_test(
-        Laboratory,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    Laboratory.releases = [row["id"] for row in service.document("/v1/releases")["items"]]
+    alike = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Laboratory, settings=settings(alike, max_examples=examples, stateful_step_count=steps))
     assert service.faults() == []

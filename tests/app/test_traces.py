@@ -1,11 +1,9 @@
 """One trace from a request to the network and to the job, without a name in it; who collects them, slows nobody."""
 
 import builtins
-import io
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 from app.http import observability
 from app.main import create_app
 from app.settings import Settings, collector_variable
+from tests.app.test_imports import packed
 from tests.support.collector import Collector, KeptSpan, collecting
 from tests.support.process import Installation, free_port
 from tests.support.service import cell_png
@@ -66,7 +65,7 @@ def one(collector: Collector, name: str, trace: str | None = None) -> KeptSpan:
 
 
 @pytest.mark.slow
-def test_a_request_its_prediction_and_its_job_are_one_trace(
+def test_request_and_job_are_one_trace(
     database_url: str, tmp_path: Path, small_release: Path, collector: Collector
 ) -> None:
     made = traced(tmp_path, small_release, collector, SECONDREAD_DATABASE_URL=database_url)
@@ -82,7 +81,9 @@ def test_a_request_its_prediction_and_its_job_are_one_trace(
         assert {request_span.trace_id, inference.trace_id, network.trace_id} == {TRACE}
         chain = [request_span.parent_id, inference.parent_id, network.parent_id]
         assert chain == [PARENT, request_span.span_id, inference.span_id]
-        asked = ask(made, "POST", "/v1/imports", content=_archive(), headers={"Content-Type": "application/zip"})
+        manifest = f"external_id,file,patient\n{CANARY}-2,{CANARY}.png,{CANARY}\n"
+        archive = packed({"manifest.csv": manifest.encode(), f"{CANARY}.png": cell_png(1)})
+        asked = ask(made, "POST", "/v1/imports", content=archive, headers={"Content-Type": "application/zip"})
         assert asked.status_code == 202, asked.text
         import_span, job = one(collector, "POST /v1/imports"), one(collector, "job import")
         assert (job.trace_id, job.parent_id) == (import_span.trace_id, import_span.span_id)
@@ -94,14 +95,6 @@ def test_a_request_its_prediction_and_its_job_are_one_trace(
         _read_what_names_it(made, answer.json()["id"])
         wait_until(lambda: collector.named("GET unmatched") != [])
     _nothing_names_anybody(collector, answer.json()["id"])
-
-
-def _archive() -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("manifest.csv", f"external_id,file,patient\n{CANARY}-2,{CANARY}.png,{CANARY}\n")
-        archive.writestr(f"{CANARY}.png", cell_png(1))
-    return stream.getvalue()
 
 
 def _read_what_names_it(made: Installation, case_id: str) -> None:
@@ -125,21 +118,13 @@ def _nothing_names_anybody(collector: Collector, case_id: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_trace_goes_on_in_the_service_that_runs_the_network(
-    tmp_path: Path, small_release: Path, collector: Collector
-) -> None:
+def test_a_trace_goes_on_in_an_inference_backend(tmp_path: Path, small_release: Path, collector: Collector) -> None:
     backend = traced(tmp_path / "backend", small_release, collector, OTEL_SERVICE_NAME="behind")
     with backend:
         backend.start()
-        front = traced(
-            tmp_path / "front",
-            small_release,
-            collector,
-            OTEL_SERVICE_NAME="before",
-            SECONDREAD_WORKER="false",
-            SECONDREAD_INFERENCE_URL=backend.address,
-            SECONDREAD_INFERENCE_TOKEN=backend.keys["program"],
-        )
+        behind = {"SECONDREAD_INFERENCE_URL": backend.address, "SECONDREAD_INFERENCE_TOKEN": backend.keys["program"]}
+        names = {"OTEL_SERVICE_NAME": "before", "SECONDREAD_WORKER": "false"}
+        front = traced(tmp_path / "front", small_release, collector, **names, **behind)
         with front:
             front.start()
             assert ask(front, "POST", "/v1/predictions", files=image(), headers=FROM_OUTSIDE).status_code == 200
@@ -147,15 +132,13 @@ def test_a_trace_goes_on_in_the_service_that_runs_the_network(
             served = one(collector, "POST /v2/models/{model}/infer", TRACE)
             assert (call.process, served.process) == ("before", "behind")
             assert (call.trace_id, served.trace_id, served.parent_id) == (TRACE, TRACE, call.span_id)
-            behind = {("behind", TRACE)}
-            wait_until(lambda: behind <= {(span.process, span.trace_id) for span in collector.named("network")})
+            there = {("behind", TRACE)}
+            wait_until(lambda: there <= {(span.process, span.trace_id) for span in collector.named("network")})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["nobody listens", "it never answers"])
-def test_a_collector_that_is_away_slows_and_fails_nothing(
-    trouble: str, tmp_path: Path, tiny_release: Path, collector: Collector
-) -> None:
+def test_a_collector_may_be_away(trouble: str, tmp_path: Path, tiny_release: Path, collector: Collector) -> None:
     """Forty requests and the end of the process, with a queue of four spans: sooner than one export would give up."""
     collector.held.set()
     made = traced(tmp_path, tiny_release, collector, OTEL_BSP_MAX_QUEUE_SIZE="4", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="2")
@@ -169,8 +152,7 @@ def test_a_collector_that_is_away_slows_and_fails_nothing(
         made.stop()
         assert time.monotonic() - started < 100  # what waiting for one export would take
         if trouble == "nobody listens":
-            said = (tmp_path / "server.log").read_text()
-            assert said.count("traces are not delivered") == 1
+            assert (tmp_path / "server.log").read_text().count("traces are not delivered") == 1
     assert collector.spans == []
 
 
@@ -194,9 +176,7 @@ def test_nothing_of_it_is_imported_where_nobody_collects(tmp_path: Path) -> None
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is supported"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_at_the_start(
-    variables: dict[str, str], said: str, tmp_path: Path, collector: Collector
-) -> None:
+def test_wrong_settings_stop_it(variables: dict[str, str], said: str, tmp_path: Path, collector: Collector) -> None:
     made = Installation(tmp_path / "home")
     made.environment |= collector.variables | variables
     for command in ("serve", "worker"):

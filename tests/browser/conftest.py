@@ -1,11 +1,14 @@
 """A real server, a real Chromium, and people who are signed in."""
 
+import itertools
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -13,8 +16,10 @@ from playwright.sync_api import Browser, Error, Page
 from sqlalchemy import select, update
 
 from app.audit.chain.keys import AnnotatorKeys, derive_keys
+from app.cases.blindness import case_handle
 from app.database.engine import Database
-from app.database.tables import Annotator, Label, ReadRequest, utc_now
+from app.database.tables import Account, Annotator, Label, ReadRequest, utc_now
+from app.http.principal import Principal
 from app.settings import Settings
 from tests.support.process import Installation
 from tests.support.service import cell_png
@@ -34,6 +39,9 @@ WATCH = """() => {
   }).observe({ type: 'layout-shift', buffered: true });
 }"""
 FRAME = "JSON.stringify(document.querySelector('.viewer .stage').getBoundingClientRect())"
+
+#: Of cells that no other case has.
+_NUMBERS = itertools.count(20_000)
 
 
 @pytest.fixture(autouse=True)
@@ -74,13 +82,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -
     people = {"lead": "admin", "viewer": "viewer", "lis": "service"} | dict.fromkeys(
         ("anna", "ben", "cleo", "emil"), "annotator"
     )
-    keys = made.prepare(tiny_release, **people)
+    made.keys = made.prepare(tiny_release, **people)
     made.environment["SECONDREAD_CHANGE_PLAN"] = str(made.home / "plan.json")
     # a handful of random labels must be able to make a candidate that passes
     bounds = {"min_labelled_cases": 4, "min_patients": 2, "max_increase": 5.0, "max_mean_probability_change": 1.0}
     (made.home / "plan.json").write_text(json.dumps(bounds | {"max_mean_log_concentration_change": 50.0}))
     made.start()
-    made.keys = keys
     for number, name in enumerate(("basophil-says-the-file", HOSTILE, "plain")):
         upload(made, name, number)
     yield made
@@ -89,30 +96,29 @@ def installation(tmp_path_factory: pytest.TempPathFactory, tiny_release: Path) -
 
 def upload(made: Installation, name: str, number: int, *, field: bytes | None = None, **fields: str) -> str:
     """Store a case, perhaps with the wider field around its cell; gives its identifier."""
-    import httpx2
-
-    answer = httpx2.post(
-        f"{made.address}/v1/cases",
-        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
-        files={"image": ("x.png", cell_png(number, 96))} | ({} if field is None else {"field": ("y.png", field)}),
-        data={"external_id": name, **fields},
-    )
+    files = {"image": ("x.png", cell_png(number, 96))} | ({} if field is None else {"field": ("y.png", field)})
+    answer = made.call("lead", "POST", "/v1/cases", files=files, data={"external_id": name, **fields})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 
 
+def set_policy(made: Installation, **fields: object) -> None:
+    answer = made.call("lead", "POST", "/v1/policies", json={"adjudicate_below": None, "reason": "test"} | fields)
+    assert answer.status_code == 201, answer.text
+
+
 def set_reveal(made: Installation, reveal: str) -> None:
     """Change when annotators see a case in full."""
-    import httpx2
+    set_policy(made, rule="disagreement", threshold=0.2, reveal=reveal, repeat_rate=0)
 
-    policy = {"rule": "disagreement", "threshold": 0.2, "adjudicate_below": None, "reveal": reveal, "reason": "test"}
-    policy |= {"repeat_rate": 0}
-    answer = httpx2.post(
-        f"{made.address}/v1/policies",
-        json=policy,
-        headers={"Authorization": f"Bearer {made.keys['lead']}", "Idempotency-Key": uuid.uuid4().hex},
-    )
-    assert answer.status_code == 201, answer.text
+
+def read_by_outsiders(made: Installation, case_id: str, *labels: int) -> None:
+    """Give a case labels of annotators of an outside system, each the class of this number."""
+    classes = made.get(f"/v1/cases/{case_id}", made.keys["lead"])["prediction"]["classes"]
+    for reader, k in enumerate(labels):
+        body = {"label": classes[k], "blind": True, "annotator": f"outside {reader}"}
+        answer = made.call("lis", "POST", f"/v1/cases/{case_id}/labels", json=body)
+        assert answer.status_code == 201, answer.text
 
 
 class Person:
@@ -127,16 +133,21 @@ class Person:
         self.page.set_default_timeout(patient(10_000))
         self.page.on("console", lambda m: self.faults.append(m.text) if m.type in {"error", "warning"} else None)
         self.page.on("pageerror", lambda e: self.faults.append(str(e)))
-        self.page.goto(made.address)
         if name:
-            self.page.fill("[name=name]", name)
-            self.page.fill("[name=password]", made.one_time_password(name))
-            self.page.click("main button")
-            self.page.wait_for_url("**/account")  # where a password of one's own is asked for first
+            self.sign_in(made, name)
             self.go("/worklist")
+        else:
+            self.page.goto(made.address)
+
+    def sign_in(self, made: Installation, name: str) -> None:
+        """Sign in by a one-time password, as far as where a password of one's own is asked for."""
+        page = self.go("/login")
+        page.fill("[name=name]", name)
+        page.fill("[name=password]", made.one_time_password(name))
+        page.click("main button")
+        page.wait_for_url("**/account")
 
     def go(self, path: str) -> Page:
-        """Open a page of the server."""
         self.page.goto(self.address + path)
         return self.page
 
@@ -160,21 +171,32 @@ class Person:
             for node in violation["nodes"]
         ]
 
+    def look(self, name: str) -> None:
+        """Assert that the page that is open keeps nobody out and is never wider than its window."""
+        before = self.page.viewport_size
+        self.page.wait_for_load_state("networkidle")
+        assert self.violations() == [], name
+        for width, height in ((390, 844), (1366, 768), (2560, 1440)):
+            self.page.set_viewport_size({"width": width, "height": height})
+            assert self.page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} at {width} px"
+        assert before is not None
+        self.page.set_viewport_size(before)
+
 
 def handle_of(keys: AnnotatorKeys, account_id: uuid.UUID | None, case_id: uuid.UUID) -> str:
     """What the person of an account knows a case by."""
-    from app.cases.blindness import case_handle
-    from app.http.principal import Principal
-
     assert account_id is not None
     person = Principal(account_id, "", "annotator", frozenset({"reads:own"}))
     return str(case_handle(keys, person, case_id))
 
 
-def pack(files: dict[str, bytes]) -> bytes:
-    """A zip."""
-    import zipfile
+def handles_of(made: Installation, name: str, case_ids: Iterable[str]) -> set[str]:
+    keys = derive_keys(Settings(home=made.home).key_ring()).readers
+    ((account_id,),) = made.rows(select(Account.id).where(Account.name == name))
+    return {handle_of(keys, account_id, uuid.UUID(case_id)) for case_id in case_ids}
 
+
+def pack(files: dict[str, bytes]) -> bytes:
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in files.items():
@@ -182,29 +204,30 @@ def pack(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def close_open_requests(made: Installation) -> None:
+    """Want no read any more of the cases that are there."""
+    database = Database(made.sqlalchemy_url)
+    with database.write() as session:
+        no_more = update(ReadRequest).where(ReadRequest.state == "open")
+        session.execute(no_more.values(state="closed", closed_at=utc_now()))
+    database.engine.dispose()
+
+
 @pytest.fixture(scope="module")
 def blind(installation: Installation) -> Iterator[Installation]:
     """A service whose cases stay closed until all have read them; answers to those of before, which would be final at
     once, are wanted of nobody."""
     set_reveal(installation, "after_case_closed")
-    database = Database(installation.sqlalchemy_url)
-    with database.write() as session:
-        session.execute(
-            update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=utc_now())
-        )
-    database.engine.dispose()
+    close_open_requests(installation)
     return installation
 
 
 def given(made: Installation, name: str) -> list[tuple[str, str, str | None, bool]]:
     """Case as its annotator knows it, kind, class and whether it was blind, of all labels, oldest first."""
-    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
+    keys = derive_keys(Settings(home=made.home).key_ring()).readers
     columns = (Label.case_id, Annotator.account_id, Label.kind, Label.class_code, Label.blind)
     wanted = select(*columns).join(Annotator, Annotator.id == Label.annotator_id).where(Annotator.name == name)
-    with database.read() as session:
-        rows = session.execute(wanted.order_by(Label.id)).all()
-    database.engine.dispose()
-    return [(handle_of(keys, row[1], row[0]), row[2], row[3], row[4]) for row in rows]
+    return [(handle_of(keys, row[1], row[0]), *row[2:]) for row in made.rows(wanted.order_by(Label.id))]
 
 
 def begin(person: Person) -> Page:
@@ -214,6 +237,22 @@ def begin(person: Person) -> Page:
     page.wait_for_selector(".js [data-resident]")
     page.wait_for_load_state("networkidle")
     return page
+
+
+def begin_with(browser: Browser, made: Installation, name: str, n: int = 0) -> tuple[Person, Page]:
+    """The reading page of an annotator after so many cases were stored, with the cases ahead at hand."""
+    for _ in range(n):
+        number = next(_NUMBERS)
+        upload(made, f"cell {number}", number)
+    person = Person(browser, made, name)
+    return person, begin(person)
+
+
+def box_of(page: Page, selector: str) -> Any:
+    """Where an element stands, which must be shown."""
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None, selector
+    return box
 
 
 def shown(page: Page) -> str:

@@ -1,14 +1,14 @@
 """A page that nobody uses lets its lease go and says so, and the worst hour of a resident loses nothing."""
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, Route
+from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select
 
-from app.database.engine import Database
 from app.database.tables import Label, Read, Remark
-from tests.browser.conftest import Person, begin, given, hold_clock, kept, set_reveal, shown, until, upload
+from tests.browser.conftest import Person, begin_with, given, hold_clock, kept, set_reveal, shown, until, upload
 from tests.support.process import Installation
 
 
@@ -28,12 +28,7 @@ def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation:
     upload(installation, "watched", 400, patient="w")
     cleo = Person(browser, installation, "cleo")
     page, beats = cleo.page, []
-
-    def note(request: Request) -> None:
-        if request.method == "PATCH":
-            beats.append(request.url)
-
-    page.on("request", note)
+    page.on("request", lambda request: beats.append(request.url) if request.method == "PATCH" else None)
     hold_clock(page)
     page.keyboard.press("Enter")
     page.wait_for_selector(".js [data-read]")
@@ -79,9 +74,7 @@ def test_a_page_whose_answer_is_under_way_asks_for_no_more_time(browser: Browser
 
 
 @pytest.mark.slow
-def test_a_session_warns_before_it_ends_and_a_sign_of_a_person_extends_it(
-    browser: Browser, installation: Installation
-) -> None:
+def test_a_session_warns_before_it_ends_and_signs_extend_it(browser: Browser, installation: Installation) -> None:
     upload(installation, "idle", 401, patient="i")
     cleo = Person(browser, installation, "cleo")
     page = cleo.page
@@ -113,9 +106,7 @@ def test_a_session_warns_before_it_ends_and_a_sign_of_a_person_extends_it(
 
 
 @pytest.mark.slow
-def test_a_session_that_grows_old_says_so_however_busy_its_person_is(
-    browser: Browser, installation: Installation
-) -> None:
+def test_a_session_that_grows_old_says_so_to_busy_people(browser: Browser, installation: Installation) -> None:
     cleo = Person(browser, installation, "cleo")
     page = cleo.page
     hold_clock(page)
@@ -130,24 +121,11 @@ def test_a_session_that_grows_old_says_so_however_busy_its_person_is(
     assert "Your session of twelve hours ends in about a minute" in page.inner_text("[data-session]")
 
 
-def read_of(made: Installation, answer: str) -> Read:
-    """The newest read that ended with a label, or was declined."""
-    database = Database(made.sqlalchemy_url)
-    with database.read() as session:
-        wanted = select(Read).where(Read.state == answer).order_by(Read.ended_at.desc()).limit(1)
-        found = session.execute(wanted).scalar_one()
-        session.expunge(found)
-    database.engine.dispose()
-    return found
-
-
 @pytest.mark.slow
 def test_an_image_that_cannot_be_drawn_holds_up_nobody(browser: Browser, blind: Installation) -> None:
     """It comes whole and is none: the case is shown as such, takes no class, and can be given away."""
-    for number in range(4):
-        upload(blind, f"broken {number}", 7000 + number)
-    cleo = Person(browser, blind, "cleo")
-    broken: list[str] = []
+    _, page = begin_with(browser, blind, "cleo", 4)
+    first, broken = [shown(page)], list[str]()
 
     def spoil(route: Route) -> None:
         name = route.request.url.split("/")[-2]
@@ -159,12 +137,6 @@ def test_an_image_that_cannot_be_drawn_holds_up_nobody(browser: Browser, blind: 
             return route.fulfill(body=b"no image", content_type="image/png")
         return route.continue_()
 
-    first: list[str] = []
-    page = cleo.go("/worklist")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-resident]")
-    page.wait_for_load_state("networkidle")
-    first.append(shown(page))
     page.route("**/v1/cases/*/image", spoil)
     page.reload()
     page.keyboard.press("b")
@@ -188,10 +160,7 @@ def test_an_image_that_cannot_be_drawn_holds_up_nobody(browser: Browser, blind: 
 
 @pytest.mark.slow
 def test_a_second_tab_sends_no_answer_without_its_note(browser: Browser, blind: Installation) -> None:
-    for number in range(4):
-        upload(blind, f"tabs {number}", 7100 + number)
-    ben = Person(browser, blind, "ben")
-    page = begin(ben)
+    ben, page = begin_with(browser, blind, "ben", 4)
     case = shown(page)
     page.route("**/reads/*/label", lambda route: route.abort())
     page.evaluate("document.querySelector('form[data-answer] [name=note]').value = 'seen in the first tab'")
@@ -203,19 +172,13 @@ def test_a_second_tab_sends_no_answer_without_its_note(browser: Browser, blind: 
     assert case not in {handle for handle, *_ in given(blind, "ben")}
     page.unroute_all()
     until(page, lambda: kept(page) == [], "it arrives")
-    database = Database(blind.sqlalchemy_url)
-    with database.read() as session:
-        assert session.execute(select(Remark.note).where(Remark.note == "seen in the first tab")).all()
-    database.engine.dispose()
+    assert blind.rows(select(Remark.id).where(Remark.note == "seen in the first tab"))
 
 
 @pytest.mark.slow
 def test_a_key_that_is_never_let_go_does_not_count_up(browser: Browser, blind: Installation) -> None:
     """macOS says nothing of a key that is let go while Command is down."""
-    for number in range(3):
-        upload(blind, f"command {number}", 7200 + number)
-    emil = Person(browser, blind, "emil")
-    page = begin(emil)
+    _, page = begin_with(browser, blind, "emil", 3)
     case = shown(page)
     page.keyboard.down("b")
     page.keyboard.down("Meta")
@@ -233,26 +196,19 @@ def test_a_key_that_is_never_let_go_does_not_count_up(browser: Browser, blind: I
 
 @pytest.mark.slow
 def test_what_cannot_be_told_is_given_away_before_its_person_signs_out(browser: Browser, blind: Installation) -> None:
-    for number in range(3):
-        upload(blind, f"hurry {number}", 7300 + number)
-    cleo = Person(browser, blind, "cleo")
-    page = begin(cleo)
+    cleo, page = begin_with(browser, blind, "cleo", 3)
     read = page.get_attribute("[data-read]", "data-read-id")
     page.keyboard.press("x")
     page.wait_for_selector("text=takes it back")
     cleo.follow(".bar form button")
     page.wait_for_selector("[name=password]")
-    assert str(read_of(blind, "declined").id) == read
+    declined = select(Read.id).where(Read.state == "declined").order_by(Read.ended_at.desc()).limit(1)
+    assert [str(row.id) for row in blind.rows(declined)] == [read]
 
 
 @pytest.mark.slow
-def test_the_time_on_a_case_begins_when_it_is_shown_though_saying_so_failed(
-    browser: Browser, blind: Installation
-) -> None:
-    for number in range(3):
-        upload(blind, f"time {number}", 7400 + number)
-    ben = Person(browser, blind, "ben")
-    page = begin(ben)
+def test_the_time_on_a_case_begins_when_shown_though_saying_so_failed(browser: Browser, blind: Installation) -> None:
+    _, page = begin_with(browser, blind, "ben", 3)
     failures = [1]
     page.route("**/display", lambda route: route.abort() if failures and failures.pop() else route.continue_())
     case = shown(page)
@@ -262,11 +218,7 @@ def test_the_time_on_a_case_begins_when_it_is_shown_though_saying_so_failed(
         until(page, lambda: shown(page) not in {case, ""}, "it goes on")
         read = page.get_attribute("[data-read]", "data-read-id")
     stored_at = datetime.now(UTC)
-    database = Database(blind.sqlalchemy_url)
-    with database.read() as session:
-        found = {str(one.id): one for one in session.execute(select(Read).where(Read.state == "leased")).scalars()}
-    database.engine.dispose()
-    displayed_at = found[str(read)].displayed_at
+    ((displayed_at,),) = blind.rows(select(Read.displayed_at).where(Read.id == UUID(read)))
     assert displayed_at is not None
     assert pressed_at <= displayed_at <= stored_at - timedelta(seconds=1.9)
     page.keyboard.press("m")
@@ -275,18 +227,13 @@ def test_the_time_on_a_case_begins_when_it_is_shown_though_saying_so_failed(
 
 @pytest.mark.slow
 def test_a_policy_that_shows_results_ends_the_page_that_reads_on(browser: Browser, blind: Installation) -> None:
-    for number in range(4):
-        upload(blind, f"policy {number}", 7500 + number)
-    emil = Person(browser, blind, "emil")
-    page = begin(emil)
+    _, page = begin_with(browser, blind, "emil", 4)
     try:
         set_reveal(blind, "after_commit")
         page.keyboard.press("m")
         page.wait_for_selector("[data-read]:not([data-resident])")
         assert kept(page) == []
-        database = Database(blind.sqlalchemy_url)
-        with database.read() as session:
-            assert session.execute(select(Label.class_code).order_by(Label.id.desc()).limit(1)).scalar() == "monocyte"
-        database.engine.dispose()
+        ((newest,),) = blind.rows(select(Label.class_code).order_by(Label.id.desc()).limit(1))
+        assert newest == "monocyte"
     finally:
         set_reveal(blind, "after_case_closed")

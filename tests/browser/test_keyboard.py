@@ -1,19 +1,27 @@
 """An annotator's day by keyboard alone, with the wider field around a cell, and a connection that breaks."""
 
 from contextlib import suppress
-from pathlib import Path
-from uuid import UUID
 
 import pytest
 from playwright.sync_api import Browser, Page, Route
 from playwright.sync_api import Error as BrowserError
-from sqlalchemy import func, select, update
+from sqlalchemy import select
 
-from app.audit.chain.keys import derive_keys
-from app.database.engine import Database
-from app.database.tables import Account, Annotator, Case, Label, Read, ReadRequest, utc_now
-from app.settings import Settings
-from tests.browser.conftest import FRAME, SIZES, WATCH, Person, begin, handle_of, kept, set_reveal, shown, until, upload
+from app.database.tables import Case, Read
+from tests.browser.conftest import (
+    FRAME,
+    WATCH,
+    Person,
+    begin_with,
+    close_open_requests,
+    given,
+    handles_of,
+    kept,
+    set_reveal,
+    shown,
+    until,
+    upload,
+)
 from tests.support.images import encode, photo
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
@@ -31,13 +39,7 @@ def many(installation: Installation) -> Installation:
 
 
 def stored(made: Installation, name: str) -> int:
-    """Labels of an annotator in the database."""
-    database = Database(made.sqlalchemy_url)
-    with database.read() as session:
-        found = select(func.count(Label.id)).join(Annotator, Annotator.id == Label.annotator_id)
-        count: int = session.execute(found.where(Annotator.name == name)).scalar_one()
-    database.engine.dispose()
-    return count
+    return len(given(made, name))
 
 
 def focus(page: Page) -> str:
@@ -69,10 +71,7 @@ def test_a_day_by_keyboard_alone(browser: Browser, many: Installation, name: str
 
 
 def test_a_decline_and_the_image_by_keyboard(browser: Browser, many: Installation) -> None:
-    ben = Person(browser, many, "ben")
-    page = ben.page
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-read]")
+    ben, page = begin_with(browser, many, "ben")
     for key in ("+", "+", "ArrowLeft"):
         page.keyboard.press(key)
     moved = page.evaluate("document.querySelector('.viewer img').style.transform")
@@ -87,19 +86,12 @@ def test_a_decline_and_the_image_by_keyboard(browser: Browser, many: Installatio
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=Declined.")
-    database = Database(many.sqlalchemy_url)
-    with database.read() as session:
-        reasons = session.execute(select(Read.decline_reason).where(Read.state == "declined")).scalars().all()
-    database.engine.dispose()
-    assert reasons == ["image_quality"]
+    assert many.rows(select(Read.decline_reason).where(Read.state == "declined")) == [("image_quality",)]
     assert ben.faults == []
 
 
 def test_keys_can_be_chosen_and_switched_off(browser: Browser, many: Installation) -> None:
-    ben = Person(browser, many, "ben")
-    page = ben.page
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-read]")
+    ben, page = begin_with(browser, many, "ben")
     page.keyboard.press("?")
     box = page.locator(".key-choice:has-text('Lymphocyte') input")
     box.focus()
@@ -123,10 +115,7 @@ def test_keys_can_be_chosen_and_switched_off(browser: Browser, many: Installatio
 
 
 def test_notes_are_written_and_not_taken_for_keys(browser: Browser, many: Installation) -> None:
-    ben = Person(browser, many, "ben")
-    page = ben.page
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-read]")
+    _, page = begin_with(browser, many, "ben")
     page.click("text=Confidence, flag and note")
     page.locator("form[action$=label] textarea").press_sequentially("blue sun, 12 granules")
     assert page.locator("[name=label]:checked").count() == 0
@@ -138,13 +127,8 @@ def test_notes_are_written_and_not_taken_for_keys(browser: Browser, many: Instal
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Installation, arrives: bool) -> None:
     """The request is lost on its way, or its answer is on the way back; then the page is even loaded anew."""
-    name = "cleo"
-    before = stored(many, name)
-    cleo = Person(browser, many, name)
-    page = cleo.page
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-read]")
-
+    before = stored(many, "cleo")
+    _, page = begin_with(browser, many, "cleo")
     tries = []
 
     def cut(route: Route) -> None:
@@ -158,22 +142,18 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     page.keyboard.press("3")
     page.wait_for_selector("text=No connection")
     until(page, lambda: len(tries) >= 2, "it is tried again, and fails again")
-    assert stored(many, name) == before + int(arrives)
+    assert stored(many, "cleo") == before + int(arrives)
     page.reload()
     page.wait_for_selector("[data-status]:has-text('No connection'), [data-action=next]")
     page.unroute("**/label")
     # asked from here: what waits inside the page would evaluate a text there, and the page's policy forbids that
     wait_until(lambda: kept(page) == [], what="the outbox is full")
     page.wait_for_load_state("networkidle")
-    assert stored(many, name) == before + 1
+    assert stored(many, "cleo") == before + 1
 
 
-def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: Installation, tmp_path: Path) -> None:
-    cleo = Person(browser, many, "cleo")
-    page = cleo.page
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-resident]")
-    page.wait_for_load_state("networkidle")
+def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: Installation) -> None:
+    _, page = begin_with(browser, many, "cleo")
     seen, asked = page.get_attribute(".viewer img", "src"), []
     page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/image") else None)
     page.keyboard.press("1")
@@ -185,23 +165,16 @@ def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: 
 
 
 @pytest.mark.slow
-def test_many_classes_are_searched_and_breaks_are_only_for_those_who_want_them(
-    browser: Browser, many: Installation
-) -> None:
-    ben = Person(browser, many, "ben")
-    page = ben.page
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".js [data-resident]")
+def test_many_classes_are_searched_and_breaks_are_for_who_wants_them(browser: Browser, many: Installation) -> None:
+    _, page = begin_with(browser, many, "ben")
     page.keyboard.press("/")
     page.keyboard.type("neutro")
-    shown = [choice for choice in page.locator(".choices .choice").all() if choice.is_visible()]
-    assert [choice.inner_text().split("\n")[0] for choice in shown] == ["Band neutrophil", "Segmented neutrophil"]
+    choices = [choice.inner_text() for choice in page.locator(".choices .choice").all() if choice.is_visible()]
+    assert [choice.split("\n")[0] for choice in choices] == ["Band neutrophil", "Segmented neutrophil"]
     page.fill("[data-search]", "granulocytes")  # a heading
-    shown = [choice for choice in page.locator(".choices .choice").all() if choice.is_visible()]
-    assert len(shown) == 4
-    assert [choice.inner_text() for choice in page.locator(".group-name").all() if choice.is_visible()] == [
-        "Granulocytes"
-    ]
+    assert len([choice for choice in page.locator(".choices .choice").all() if choice.is_visible()]) == 4
+    headings = [choice.inner_text() for choice in page.locator(".group-name").all() if choice.is_visible()]
+    assert headings == ["Granulocytes"]
     before, case = stored(many, "ben"), page.inner_text("h1")
     page.keyboard.press("Enter")  # the first of them
     until(page, lambda: page.inner_text("h1") != case, "it goes on")
@@ -237,29 +210,11 @@ _HALF_ARRIVED = """() => {
 
 def store(made: Installation, name: str, *numbers: int, without: int | None = None) -> set[str]:
     """Store cases, all but one with a field; nobody reads others any more. Gives those without one, by identifier."""
-    database = Database(made.sqlalchemy_url)
-    with database.write() as session:
-        session.execute(
-            update(ReadRequest).where(ReadRequest.state == "open").values(state="closed", closed_at=utc_now())
-        )
-    database.engine.dispose()
+    close_open_requests(made)
     field = encode(photo(1, 240))
     for number in numbers:
         upload(made, f"{name} {number}", number, field=None if number == without else field, metadata='{"mpp": "0.12"}')
-    with (database := Database(made.sqlalchemy_url)).read() as session:
-        bare = select(Case.id).where(Case.stored_field_sha256.is_(None))
-        found = {str(case_id) for case_id in session.execute(bare).scalars()}
-    database.engine.dispose()
-    return found
-
-
-def bare_handles(made: Installation, name: str, bare: set[str]) -> set[str]:
-    """What an annotator knows the cases without a field by."""
-    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
-    with database.read() as session:
-        account_id = session.execute(select(Account.id).where(Account.name == name)).scalar_one()
-    database.engine.dispose()
-    return {handle_of(keys, account_id, UUID(case_id)) for case_id in bare}
+    return {str(case_id) for (case_id,) in made.rows(select(Case.id).where(Case.stored_field_sha256.is_(None)))}
 
 
 def is_field(page: Page) -> bool:
@@ -269,9 +224,8 @@ def is_field(page: Page) -> bool:
 @pytest.mark.slow
 def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Browser, many: Installation) -> None:
     bare = store(many, "key", 7000, 7001, 7002, 7003, without=7002)
-    reader = Person(browser, many, "anna")
-    page = begin(reader)
-    without = bare_handles(many, "anna", bare)
+    reader, page = begin_with(browser, many, "anna")
+    without = handles_of(many, "anna", bare)
     page.evaluate(WATCH)
     assert page.evaluate(_HALF_ARRIVED) == 0
     frame, tools = page.evaluate(FRAME), page.evaluate(_TOOLS)
@@ -311,8 +265,7 @@ def test_a_key_shows_the_field_and_the_cell_again_and_nothing_moves(browser: Bro
 @pytest.mark.slow
 def test_a_field_that_is_late_or_does_not_come(browser: Browser, many: Installation) -> None:
     store(many, "late", 7100, 7101, 7102)
-    reader = Person(browser, many, "cleo")
-    page = begin(reader)
+    reader, page = begin_with(browser, many, "cleo")
     held: list[Route] = []
     page.route("**/field", lambda route: held.append(route))
     first = shown(page)
@@ -333,23 +286,3 @@ def test_a_field_that_is_late_or_does_not_come(browser: Browser, many: Installat
     page.keyboard.press("w")  # and once more
     until(page, lambda: is_field(page), "the field comes")
     assert [fault for fault in reader.faults if "net::ERR_FAILED" not in fault] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_button_fits_every_screen(browser: Browser, many: Installation, scheme: str) -> None:
-    store(many, f"fits {scheme}", *range(7200, 7203))
-    reader = Person(browser, many, "emil", scheme)
-    page = begin(reader)
-    for width, height in SIZES:
-        page.set_viewport_size({"width": width, "height": height})
-        box, light = page.locator(_BUTTON).bounding_box(), page.locator(".adjust > summary").bounding_box()
-        assert box is not None
-        assert light is not None
-        assert box["x"] + box["width"] <= light["x"]
-        assert light["x"] + light["width"] <= width
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, height)
-    page.keyboard.press("w")
-    until(page, lambda: is_field(page), "the field comes")
-    assert reader.violations() == []
-    assert reader.faults == []

@@ -1,24 +1,20 @@
-"""Pages in a real Chromium: sign in, read blind, commit, reveal; nothing leaks and nothing breaks the policy."""
+"""Pages in a real Chromium: read blind, commit, reveal; a lead's morning; nothing leaks or breaks the policy."""
+
+import json
+import re
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from app.http.openapi import EXAMPLES
-from tests.browser.conftest import HOSTILE, Person
+from tests.browser.conftest import HOSTILE, Person, pack, read_by_outsiders
 from tests.support.process import Installation
-from tests.support.waiting import patient
+from tests.support.service import cell_png
+from tests.support.waiting import patient, wait_until
 
 LEAD_PAGES = (
-    "/worklist",
-    "/report",
-    "/policy",
-    "/releases",
-    "/jobs",
-    "/imports",
-    "/readers",
-    "/people",
-    "/audit",
-    "/help",
+    *("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/readers", "/people", "/audit", "/help"),
     "/account",
 )
 SECRETS = ("disagreement", "second read", "basophil-says", "triage", "adjudication")
@@ -72,9 +68,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_lead_sees_need_and_nothing_stored_is_executed(
-    browser: Browser, installation: Installation, scheme: str
-) -> None:
+def test_a_lead_sees_need_and_nothing_stored_runs(browser: Browser, installation: Installation, scheme: str) -> None:
     lead = Person(browser, installation, "lead", scheme)
     page = lead.page
     needs = [float(text.split()[1]) for text in page.locator("p.need").all_inner_texts()]
@@ -88,9 +82,7 @@ def test_a_lead_sees_need_and_nothing_stored_is_executed(
     assert lead.faults == []
 
 
-def test_times_are_of_the_readers_zone_and_of_utc_without_a_script(
-    browser: Browser, installation: Installation
-) -> None:
+def test_times_are_of_the_readers_zone_and_else_of_utc(browser: Browser, installation: Installation) -> None:
     lead = Person(browser, installation, "lead")
     shown = lead.go("/audit").locator("td time >> nth=0")
     assert "UTC" not in shown.inner_text()
@@ -144,8 +136,7 @@ def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation,
 
 
 def test_pages_work_without_javascript(browser: Browser, installation: Installation) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+    page = browser.new_context(java_script_enabled=False).new_page()
     page.goto(installation.address)
     page.fill("[name=name]", "ben")
     page.fill("[name=password]", installation.one_time_password("ben"))
@@ -207,3 +198,110 @@ def test_only_the_page_about_the_api_allows_styles_inside(browser: Browser, inst
         policy = answer.headers["content-security-policy"]
         assert ("style-src 'self' 'unsafe-inline';" in policy) == allowed
         assert "script-src 'self';" in policy
+
+
+N_CELLS, READERS = 36, 3
+
+
+def archive(source: str) -> bytes:
+    """Cells that no other source has, and one whose file is missing."""
+    rows = ["file,external_id,patient,site"]
+    files = {}
+    for number in range(N_CELLS):
+        files[f"cell{number}.png"] = cell_png(sum(source.encode()) * N_CELLS + number)
+        rows.append(f"cell{number}.png,{source} {number},patient {number},north")
+    rows.append(f"lost.png,{source} lost,,")
+    return pack(files | {"manifest.csv": "\n".join(rows).encode()})
+
+
+@pytest.fixture(scope="module")
+def n_labels(installation: Installation) -> int:
+    """The number of labels that three annotators of an outside system gave, one for each case of an archive and each
+    case from before."""
+    key = installation.keys["lead"]
+    sent = {"content": archive("outside"), "headers": {"Content-Type": "application/zip"}}
+    job = installation.call("lead", "POST", "/v1/imports", **sent).json()["id"]
+    wait_until(lambda: installation.get(f"/v1/jobs/{job}", key)["state"] == "succeeded", 60, job)
+    cases = installation.get("/v1/cases?limit=100", key)["items"]
+    for number, case in enumerate(cases):
+        # in turn, so that nobody differs from the others
+        roles = ((reader + number // 3) % READERS for reader in range(READERS))
+        read_by_outsiders(installation, case["id"], *((number + role * (number % 3)) % 3 for role in roles))
+    return READERS * len(cases)
+
+
+#: Without the appendix, as many months and sites as a report shows at most.
+FULLEST = """() => {
+  document.querySelector(".appendix").remove();
+  for (const body of [...document.querySelectorAll(".pair > :nth-child(n + 3) tbody")]) {
+    while (body.rows.length < 12) body.append(body.rows[0].cloneNode(true));
+  }
+}"""
+
+
+def n_pages(page: Page) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True)))
+
+
+@pytest.mark.slow
+def test_a_leads_morning(browser: Browser, installation: Installation, n_labels: int, tmp_path: Path) -> None:
+    lead = Person(browser, installation, "lead")
+    page = lead.go("/imports")
+    (tmp_path / "cells.zip").write_bytes(archive("page"))
+    page.set_input_files("[name=archive]", tmp_path / "cells.zip")
+    page.click("main form button >> nth=0")
+    page.wait_for_selector(f"text={N_CELLS} created, 0 already known, 1 failed", timeout=patient(40_000))
+    import_page = page.url
+    page.select_option("[name=status]", "failed")
+    page.click("text=Show")
+    assert "lost" in page.inner_text("table")
+    # the page asks for the report, and shows it once the worker has made it
+    page.goto(f"{installation.address}/report?partition=all")
+    page.wait_for_selector(".findings", timeout=patient(40_000))
+    assert f"{n_labels} labels" in page.inner_text("h2 >> nth=0")
+    assert page.locator(".findings > li").count() == 5
+    card = page.locator(".findings").evaluate("one => one.clientWidth")
+    for sentence in page.locator(".findings summary").all():
+        sentence.click()
+    widths = page.locator(".findings .plot > svg").evaluate_all("all => all.map(one => one.clientWidth)")
+    assert len(widths) >= 4
+    assert min(widths) > 0.9 * card
+    page.click("summary:has-text('to know before relying')")
+    text = page.inner_text("main")
+    for heading in ("By annotator", "By pair", "By class", "nobody else labelled"):
+        assert heading in text
+    assert "outside 0 and outside 1" in text
+    with page.expect_download() as download:
+        page.click("section.card:has(.panels) >> text=Numbers as CSV")
+    header, *rows = Path(download.value.path()).read_text().splitlines()
+    assert header.startswith("class,low,high,n,mean_prob,mean_freq")
+    assert len(rows) == 8 * 15
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert not page.locator("text=Freeze this report").is_visible()
+    assert n_pages(page) > 2
+    page.evaluate(FULLEST)
+    assert n_pages(page) == 2
+    page.emulate_media(media="screen")
+    page.click("text=Freeze this report")
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('evaluation')", timeout=patient(40_000))
+    page.goto(import_page)
+    page.evaluate("window.sameAsBefore = true")
+    page.wait_for_timeout(2500)
+    assert page.evaluate("window.sameAsBefore"), "the page of one job loads itself anew for another's sake"
+    page = lead.go("/report")
+    with page.expect_download() as download:
+        page.click("text=HTML")
+    download.value.save_as(tmp_path / "report.html")
+    offline = browser.new_context(offline=True).new_page()
+    offline.goto(f"file://{tmp_path / 'report.html'}")
+    assert "Evaluation of release" in offline.inner_text("h1")
+    assert "Frozen on 20" in offline.inner_text("body")
+    assert offline.locator(".findings > li").count() == 5
+    assert offline.locator(".plot").count() > 8
+    assert offline.locator("text=outside 0 and outside 1").count() == 1
+    with page.expect_download() as download:
+        page.click("text=JSON")
+    download.value.save_as(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["document"]["n_cases"] > 0
+    assert lead.faults == []

@@ -2,42 +2,33 @@
 
 import random
 import re
-from uuid import UUID
 
 import pytest
 from playwright.sync_api import Browser, Page, Route
 from sqlalchemy import select
 
-from app.audit.chain.keys import derive_keys
-from app.database.engine import Database
-from app.database.tables import Account, Annotator, Label, Read
-from app.settings import Settings
+from app.database.tables import Annotator, Label, Read
 from tests.browser.conftest import (
     FRAME,
     SIZES,
     WATCH,
     Person,
     begin,
+    begin_with,
+    box_of,
     given,
-    handle_of,
+    handles_of,
     hold_clock,
     kept,
     shown,
     until,
     upload,
 )
+from tests.support.images import encode, photo
 from tests.support.process import Installation
 
+_AROUND = "[data-around-open]"
 KEYS = {"b": "blast", "l": "lymphocyte", "m": "monocyte", "e": "eosinophil", "o": "basophil"}
-
-
-def handles_of(made: Installation, name: str, case_ids: list[str]) -> set[str]:
-    """What an annotator knows cases by."""
-    database, keys = Database(made.sqlalchemy_url), derive_keys(Settings(home=made.home).key_ring()).readers
-    with database.read() as session:
-        account_id = session.execute(select(Account.id).where(Account.name == name)).scalar_one()
-    database.engine.dispose()
-    return {handle_of(keys, account_id, UUID(case_id)) for case_id in case_ids}
 
 
 @pytest.mark.ci
@@ -152,35 +143,33 @@ def test_whoever_gives_the_last_case_away_is_sent_to_no_other_one(browser: Brows
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_screen_holds_the_image_the_classes_and_the_button(
-    browser: Browser, blind: Installation, scheme: str
-) -> None:
+def test_every_screen_holds_image_classes_and_buttons(browser: Browser, blind: Installation, scheme: str) -> None:
+    field = encode(photo(1, 240))
     for number in range(4):
-        upload(blind, f"screen {scheme} {number}", 6000 + number, metadata='{"mpp": "0.12"}')
+        upload(blind, f"screen {scheme} {number}", 6000 + number, field=field, metadata='{"mpp": "0.12"}')
     cleo = Person(browser, blind, "cleo", scheme)
     page = begin(cleo)
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, height)
         for wanted in (".viewer .stage", "[data-action=commit]", "[data-action='cannot tell']", ".choice"):
-            box = page.locator(wanted).first.bounding_box()
-            assert box is not None, wanted
-            assert box["x"] >= 0 and box["y"] >= 0, (wanted, width, height)  # noqa: PT018
+            box = box_of(page, wanted)
+            assert min(box["x"], box["y"]) >= 0, (wanted, width, height)
             assert box["x"] + box["width"] <= width + 1, (wanted, width, height)
             assert box["y"] + box["height"] <= height + 1, (wanted, width, height)
-        image = page.locator(".viewer .stage").bounding_box()
-        assert image is not None
+        image, around, light = (box_of(page, one) for one in (".viewer .stage", _AROUND, ".adjust > summary"))
         assert min(image["width"], image["height"]) > 0.3 * min(width, height)
+        assert around["x"] + around["width"] <= light["x"] <= width - light["width"]
+    assert cleo.violations() == []
+    page.keyboard.press("w")
+    page.wait_for_selector(".viewer .stage img[src$='/field']")
     assert cleo.violations() == []
     assert cleo.faults == []
 
 
 @pytest.mark.slow
 def test_how_sure_and_a_second_choice_by_key(browser: Browser, blind: Installation) -> None:
-    for number in range(5):
-        upload(blind, f"sure {number}", 6100 + number)
-    ben = Person(browser, blind, "ben")
-    page = begin(ben)
+    _, page = begin_with(browser, blind, "ben", 5)
     cases = []
     for keys in (["Shift+B", "3"], ["Shift+M", "l", "Enter"], []):
         cases.append(shown(page))
@@ -193,11 +182,9 @@ def test_how_sure_and_a_second_choice_by_key(browser: Browser, blind: Installati
             page.keyboard.up("e")
         until(page, lambda: shown(page) not in {*cases, ""}, "it goes on")
     until(page, lambda: kept(page) == [], "answers are on their way")
-    database = Database(blind.sqlalchemy_url)
-    with database.read() as session:
-        wanted = select(Label.class_code, Label.confidence, Label.second_choice).order_by(Label.id.desc()).limit(3)
-        rows = [tuple(row) for row in session.execute(wanted).all()]
-    database.engine.dispose()
+    rows = blind.rows(
+        select(Label.class_code, Label.confidence, Label.second_choice).order_by(Label.id.desc()).limit(3)
+    )
     # a tester's machine may be slow to let a key go: at least "fairly sure"
     assert rows[0][0] == "eosinophil"
     assert rows[0][1] in {0.7, 0.9, 0.99}
@@ -206,10 +193,7 @@ def test_how_sure_and_a_second_choice_by_key(browser: Browser, blind: Installati
 
 @pytest.mark.slow
 def test_a_held_key_never_runs_through_cases(browser: Browser, blind: Installation) -> None:
-    for number in range(4):
-        upload(blind, f"held {number}", 6200 + number)
-    ben = Person(browser, blind, "ben")
-    page = begin(ben)
+    _, page = begin_with(browser, blind, "ben", 4)
     case, before = shown(page), len(given(blind, "ben"))
     for _ in range(20):
         page.keyboard.down("m")  # what a held key does: down again and again
@@ -222,18 +206,11 @@ def test_a_held_key_never_runs_through_cases(browser: Browser, blind: Installati
 
 @pytest.mark.slow
 def test_cannot_tell_waits_for_a_regret(browser: Browser, blind: Installation) -> None:
-    for number in range(4):
-        upload(blind, f"unclear {number}", 6300 + number)
-    emil = Person(browser, blind, "emil")
-    page = begin(emil)
+    emil, page = begin_with(browser, blind, "emil", 4)
+    mine = select(Read.id).join(Annotator, Annotator.id == Read.annotator_id).where(Annotator.name == "emil")
 
     def declined() -> int:
-        database = Database(blind.sqlalchemy_url)
-        with database.read() as session:
-            mine = select(Read.id).join(Annotator, Annotator.id == Read.annotator_id)
-            n = len(session.execute(mine.where(Annotator.name == "emil", Read.decline_reason == "cannot_tell")).all())
-        database.engine.dispose()
-        return n
+        return len(blind.rows(mine.where(Read.decline_reason == "cannot_tell")))
 
     case, before = shown(page), declined()
     page.keyboard.press("x")
@@ -255,23 +232,14 @@ def test_cannot_tell_waits_for_a_regret(browser: Browser, blind: Installation) -
 @pytest.mark.slow
 def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, blind: Installation) -> None:
     """Anna's page is open, Ben signs in beside it: her page gets no case of his, and says so."""
-    for number in range(6):
-        upload(blind, f"two {number}", 6400 + number)
-    anna = Person(browser, blind, "anna")
-    page = begin(anna)
+    anna, page = begin_with(browser, blind, "anna", 6)
     anna.context.clear_cookies()
-    other = anna.context.new_page()
-    other.goto(blind.address)
-    other.fill("[name=name]", "ben")
-    other.fill("[name=password]", blind.one_time_password("ben"))
-    other.click("main button")
-    other.wait_for_url("**/account")
-    database = Database(blind.sqlalchemy_url)
+    anna.page = anna.context.new_page()
+    anna.sign_in(blind, "ben")
+    of_ben = select(Read.id).join(Annotator, Annotator.id == Read.annotator_id).where(Annotator.name == "ben")
 
     def leased_to_ben() -> int:
-        with database.read() as session:
-            mine = select(Read.id).join(Annotator, Annotator.id == Read.annotator_id)
-            return len(session.execute(mine.where(Annotator.name == "ben", Read.state == "leased")).all())
+        return len(blind.rows(of_ben.where(Read.state == "leased")))
 
     before = leased_to_ben()
     with page.expect_response("**/reads/ahead") as ahead:
@@ -280,7 +248,6 @@ def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, 
     assert ahead.value.status == 403
     page.wait_for_selector("text=Sign in again, your answer is kept")
     assert leased_to_ben() == before
-    database.engine.dispose()
 
 
 @pytest.mark.slow
@@ -313,8 +280,7 @@ def test_forty_classes_have_a_code_each_and_fit_the_screen(browser: Browser, bli
     for width, height in ((1366, 768), (1920, 1080)):
         page.set_viewport_size({"width": width, "height": height})
         boxes = [choice.bounding_box() for choice in page.locator(".choice:has([name=label])").all()]
-        bar = page.locator(".commit").bounding_box()
-        assert bar is not None
+        bar = box_of(page, ".commit")
         assert all(box is not None and box["y"] + box["height"] <= bar["y"] + 1 for box in boxes), (width, height)
     sent = []
     page.route("**/reads/*/label", lambda route: sent.append(route.request.post_data) or route.abort())
@@ -367,10 +333,7 @@ def test_a_key_while_the_next_image_is_on_its_way_answers_no_other_case(browser:
 @pytest.mark.slow
 def test_an_answer_that_is_refused_is_asked_for_again(browser: Browser, blind: Installation) -> None:
     """Refused for good, once: its case comes back, and a correction that is refused leaves the chain as it was."""
-    for number in range(5):
-        upload(blind, f"refused {number}", 6700 + number)
-    ben = Person(browser, blind, "ben")
-    page = begin(ben)
+    _, page = begin_with(browser, blind, "ben", 5)
     refusals = ["first", "correction"]
 
     def refuse(route: Route) -> None:
@@ -404,10 +367,7 @@ def test_an_answer_that_is_refused_is_asked_for_again(browser: Browser, blind: I
 
 @pytest.mark.slow
 def test_declining_twice_by_chance_takes_one_case(browser: Browser, blind: Installation) -> None:
-    for number in range(6):
-        upload(blind, f"declined {number}", 6800 + number)
-    emil = Person(browser, blind, "emil")
-    page = begin(emil)
+    _, page = begin_with(browser, blind, "emil", 6)
     case = shown(page)
     with page.expect_response("**/reads/ahead") as reply:
         page.keyboard.press("m")
@@ -425,10 +385,7 @@ def test_declining_twice_by_chance_takes_one_case(browser: Browser, blind: Insta
 @pytest.mark.slow
 def test_a_page_left_alone_at_the_last_case_asks_for_nothing(browser: Browser, blind: Installation) -> None:
     """What it asks for would keep the session of whoever has gone, and lease them cases."""
-    for number in range(2):
-        upload(blind, f"alone {number}", 6900 + number)
-    cleo = Person(browser, blind, "cleo")
-    page = begin(cleo)
+    _, page = begin_with(browser, blind, "cleo", 2)
     asked: list[str] = []
     last = {"reads": [{"read": page.get_attribute("[data-read]", "data-read-id")}], "n_today": 1, "n_waiting": 1}
 
@@ -452,10 +409,7 @@ def test_a_page_left_alone_at_the_last_case_asks_for_nothing(browser: Browser, b
 @pytest.mark.slow
 def test_a_slip_is_corrected_after_the_page_was_loaded_anew(browser: Browser, blind: Installation) -> None:
     """Its first answer is still on its way: the page knows it, and what is given then corrects it."""
-    for number in range(3):
-        upload(blind, f"anew {number}", 6950 + number)
-    ben = Person(browser, blind, "ben")
-    page = begin(ben)
+    _, page = begin_with(browser, blind, "ben", 3)
     case = shown(page)
     page.route("**/reads/*/label", lambda route: route.abort())
     page.keyboard.press("m")
@@ -474,10 +428,7 @@ def test_a_slip_is_corrected_after_the_page_was_loaded_anew(browser: Browser, bl
 
 @pytest.mark.slow
 def test_a_second_choice_that_becomes_the_first_is_no_second_choice(browser: Browser, blind: Installation) -> None:
-    for number in range(3):
-        upload(blind, f"same {number}", 6970 + number)
-    emil = Person(browser, blind, "emil")
-    page = begin(emil)
+    _, page = begin_with(browser, blind, "emil", 3)
     case = shown(page)
     page.select_option("[name=second_choice]", "blast", force=True)
     page.keyboard.press("b")

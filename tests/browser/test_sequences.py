@@ -16,10 +16,10 @@ from sqlalchemy import select, update
 
 from app.accounts.people import add_account, begin_session
 from app.context import ServiceContext, build_context
-from app.database.tables import Account, Annotator, Label, Read, ReadRequest
+from app.database.tables import Account, Read, ReadRequest
 from app.http.principal import COOKIE
 from app.settings import Settings
-from tests.browser.conftest import handle_of, set_reveal, until, upload
+from tests.browser.conftest import given, set_reveal, until, upload
 from tests.support.process import Installation
 from tests.support.waiting import patient
 
@@ -66,9 +66,10 @@ def parts(installation: Installation) -> Iterator[ServiceContext]:
 class Machine:
     """A browser that two people share, and what they have answered and declined in it."""
 
-    def __init__(self, browser: Browser, address: str, parts: ServiceContext, number: str) -> None:
+    def __init__(self, browser: Browser, installation: Installation, parts: ServiceContext, number: str) -> None:
         self.browser = browser.new_context()
-        self.address, self.parts, self.rng = address, parts, random.Random(number)
+        self.installation, self.address = installation, installation.address
+        self.parts, self.rng = parts, random.Random(number)
         #: their own for each sequence, so that lists of what they have read stay short
         self.people = [f"anna {number}", f"ben {number}"]
         with parts.database.write() as session:
@@ -248,7 +249,7 @@ class Machine:
 
     def check(self) -> None:
         """None lost, none under another name, none twice, no class that nobody gave."""
-        rows = stored(self.parts, self.people)
+        rows = [(who, case, code, kind) for who in self.people for case, kind, code, _ in given(self.installation, who)]
         assert [row for row in rows if row[2] not in self.given.get(row[:2], [])] == [], self.done
         first = [row[:2] for row in rows if row[3] == "label"]
         assert len(first) == len(set(first)), self.done
@@ -257,15 +258,6 @@ class Machine:
             assert codes != self.given[key] or last == codes[-1], (key, self.done)
         lost = self.given.keys() - set(first)
         assert lost <= self.declined, (lost, self.done)  # who declined in another tab has no answer
-
-
-def stored(parts: ServiceContext, people: list[str]) -> list[tuple[str, str, str | None, str]]:
-    """Annotator, case as they know it, class and kind of every label of some people, oldest first."""
-    columns = (Annotator.name, Annotator.account_id, Label.case_id, Label.class_code, Label.kind)
-    wanted = select(*columns).join(Label, Label.annotator_id == Annotator.id)
-    with parts.database.read() as session:
-        rows = session.execute(wanted.where(Annotator.name.in_(people)).order_by(Label.id)).all()
-    return [(row[0], handle_of(parts.keys.readers, row[1], row[2]), row[3], row[4]) for row in rows]
 
 
 @pytest.mark.parametrize("n", [pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.heavy)])
@@ -277,7 +269,7 @@ def test_nothing_is_lost_misnamed_or_doubled(
         for case in range(3):
             name = f"sequence {n} {number} {case}"
             upload(installation, name, 10_000 * n + 3 * number + case, patient=f"{n}-{number}")
-        machine = Machine(browser, installation.address, parts, f"{n} {number}")
+        machine = Machine(browser, installation, parts, f"{n} {number}")
         for _ in range(SCENES):
             machine.scene()
         machine.everybody_comes_back()

@@ -26,36 +26,31 @@ _HEAD = """# Faults: rounds, and what they came to
 """
 
 
-def run(marker: str, folder: Path) -> int:
-    """Run the tests of faults; gives pytest's exit status."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/faults", "-m", marker]
-    return subprocess.run(command, env=os.environ | {"SECONDREAD_FAULTS_OUT": str(folder)}, check=False).returncode
-
-
-def table(rows: list[dict[str, object]], flag: str) -> str:
+def table(rows: list[dict[str, object]]) -> str:
     """The rows as Markdown."""
     lines = []
     for row in sorted(rows, key=lambda row: (str(row["fault"]), str(row["database"]))):
-        seconds = row["recovery_seconds"]
-        cells = [row[name] for name in ("fault", "what", "database", "rounds", "acknowledged", "lost", "duplicates")]
-        cells += [row["server_errors"], "–" if seconds is None else f"{seconds:.1f} s"]
-        lines.append("| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells) + " |\n")
-    return _HEAD.format(flag=flag) + "".join(lines)
+        seconds = row.pop("recovery_seconds")
+        cells = [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row.values()]
+        lines.append("| " + " | ".join([*cells, "–" if seconds is None else f"{seconds:.1f} s"]) + " |\n")
+    return "".join(lines)
 
 
 def main() -> int:
-    """Run, print the table and write it to benchmarks/results."""
+    """Run the tests of faults, print the table and write it to benchmarks/results; gives pytest's exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="as many rounds as the design asks for")
-    arguments = parser.parse_args()
+    full = parser.parse_args().full
     stem = RESULTS / f"{date.today().isoformat()}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        status = run("heavy and not gpu" if arguments.full else "not heavy and not gpu", folder)
+        marker = "heavy and not gpu" if full else "not heavy and not gpu"
+        command = [sys.executable, "-m", "pytest", "-q", "tests/faults", "-m", marker]
+        status = subprocess.run(command, env=os.environ | {"SECONDREAD_FAULTS_OUT": name}, check=False).returncode
         rows = [json.loads(line) for line in (folder / ROWS).read_text().splitlines()]
         if (folder / "soak").exists():
             shutil.copytree(folder / "soak", f"{stem}_soak", dirs_exist_ok=True)
-    text = table(rows, " --full" if arguments.full else "")
+    text = _HEAD.format(flag=" --full" if full else "") + table(rows)
     Path(f"{stem}_faults.md").write_text(text)
     print(text)
     return status

@@ -18,6 +18,15 @@ def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
     server.stop()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest) -> str | None:
+    """URL of a fresh database of PostgreSQL; None for SQLite, whose database lies in HOME."""
+    if request.param == "sqlite":
+        return None
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(server.create())
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     """A file system of 64 MB."""

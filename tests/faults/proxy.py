@@ -5,7 +5,6 @@ import socket
 import struct
 import threading
 from collections import Counter
-from types import TracebackType
 from typing import Self
 
 _RESET = struct.pack("ii", 1, 0)
@@ -26,9 +25,7 @@ class CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()
         with self._lock:
             for opened in self._open:

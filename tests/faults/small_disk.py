@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _STEP = 64 * 1024
@@ -46,9 +45,7 @@ class SmallDisk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _unmount(self.path)
 
     def fill(self, leave: int = 0) -> None:
@@ -59,5 +56,4 @@ class SmallDisk:
                 stream.seek(0, os.SEEK_END)
 
     def empty(self) -> None:
-        """Give the space back."""
         self._ballast.unlink()

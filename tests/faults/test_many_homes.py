@@ -3,26 +3,22 @@
 Whoever was killed begins again with another empty HOME, as a container without a disk does.
 """
 
-import os
+import itertools
 import random
 import signal
-import threading
-import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import httpx2
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from app.accounts import people as auth
 from app.audit.installation import claim_database
-from app.audit.verify import verify_all
-from app.context import ServiceContext, build_context
+from app.context import build_context
 from app.database.migration import upgrade_schema
 from app.database.tables import Case, Job, Label
 from app.imports.import_job import BATCH
@@ -30,16 +26,15 @@ from app.jobs.service import count_living_workers
 from app.releases.registration import add_release
 from app.settings import Settings
 from app.storage.bucket import BucketStore
-from tests.faults.rounds import Rounds
+from tests.faults.client import Client, assert_kept
 from tests.support.homes import process
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
-from tests.support.service import KEY, cell_png, show_at_once
+from tests.support.service import KEY, add_people, show_at_once
 from tests.support.waiting import patient, wait_until
 from tests.support.workplace import packed_cells
 
 SERVERS, WORKERS, CLIENTS = 4, 2, 8
-PEOPLE = {"admin": "admin", "viewer": "viewer", "outside": "service"}
 HTML = {"Accept": "text/html"}
 # what the minute's upkeep and the half minute's copies do, done every second
 _BRISK = """
@@ -57,8 +52,8 @@ cache._EVERY_SECONDS = 1.0
 class Machine:
     """One of the processes, which has another HOME after each death."""
 
-    def __init__(self, folder: Path, kind: str, settings: Settings) -> None:
-        self._folder, self._kind, self._settings, self.kills = folder, kind, settings, 0
+    def __init__(self, folder: Path, kind: str, settings: Settings, keys: dict[str, str]) -> None:
+        self._folder, self._kind, self._settings, self._keys, self.kills = folder, kind, settings, keys, 0
         self.name = folder.name
         folder.mkdir()
         self.begin()
@@ -74,6 +69,7 @@ class Machine:
             "SECONDREAD_MIN_FREE_BYTES": "0",
             "SECONDREAD_RATE_LIMIT": "0",
         }
+        self.made.keys = self._keys
         self.process = self.made.spawn(self._kind, log=f"{self._kind}.log", code=_BRISK)
 
     def kill(self) -> None:
@@ -91,20 +87,23 @@ class Machine:
         except httpx2.TransportError:
             return False
 
-    def get(self, path: str, key: str, **options: Any) -> httpx2.Response:
-        headers = {"Authorization": f"Bearer {key}"} | options.pop("headers", {})
-        return httpx2.get(self.made.address + path, headers=headers, timeout=patient(60), **options)
+    def get(self, path: str, who: str = "viewer", **options: Any) -> httpx2.Response:
+        return self.made.call(who, "GET", path, **options)
 
 
 class Site:
     """All of them, and a seventh HOME that only looks."""
 
     def __init__(self, folder: Path, settings: Settings, release: Path) -> None:
-        self.settings, self._folder = settings, folder
-        self.context = build_context(settings)
-        self.keys = _prepare(self.context, release)
-        self.servers = [Machine(folder / f"server-{i}", "serve", settings) for i in range(SERVERS)]
-        self.workers = [Machine(folder / f"worker-{i}", "worker", settings) for i in range(WORKERS)]
+        self.settings = settings
+        self.context = context = build_context(settings)
+        upgrade_schema(context.database.engine)
+        show_at_once(context.database)
+        claim_database(context.database, context.keys.audit)
+        add_release(context.database, context.keys.audit, release, context.folders)
+        self.keys = add_people(context)
+        self.servers = [Machine(folder / f"server-{i}", "serve", settings, self.keys) for i in range(SERVERS)]
+        self.workers = [Machine(folder / f"worker-{i}", "worker", settings, self.keys) for i in range(WORKERS)]
         wait_until(lambda: all(server.ready for server in self.servers), 120, lambda: self.log)
         wait_until(lambda: self.living() == WORKERS, 120, lambda: self.log)
 
@@ -121,29 +120,16 @@ class Site:
             machine.made.close()
         self.context.database.engine.dispose()
 
-    def post(self, path: str, who: str, key: str, first: int, **body: Any) -> httpx2.Response:
-        """Send a request until somebody answers, to one server after another, with the same key."""
-        headers = {"Authorization": f"Bearer {self.keys[who]}", "Idempotency-Key": key} | body.pop("headers", {})
-        number = first
-        while True:
-            server = self.servers[number % SERVERS]
-            try:
-                answer = httpx2.post(server.made.address + path, headers=headers, timeout=patient(60), **body)
-            except httpx2.TransportError:
-                time.sleep(0.05)
-            else:
-                if answer.status_code != 503:
-                    return answer
-                time.sleep(0.05)
-            number += 1
+    def client(self, first: int) -> Client:
+        """Somebody who asks one server after another."""
+        turn = itertools.cycle(self.servers[first:] + self.servers[:first])
+        return Client(lambda: next(turn).made.address, self.keys)
 
-    def wait_for_job(self, path: str) -> dict[str, Any]:
+    def wait_for_job(self, path: str) -> Any:
         """Wait until an import or an evaluation has succeeded; gives what any server says of it."""
 
-        def said() -> dict[str, Any]:
-            server = next(server for server in self.servers if server.ready)
-            answer: dict[str, Any] = server.get(path, self.keys["admin"]).json()
-            return answer
+        def said() -> Any:
+            return next(server for server in self.servers if server.ready).get(path, "admin").json()
 
         def succeeded() -> bool:
             job = said()
@@ -153,21 +139,6 @@ class Site:
 
         wait_until(succeeded, 180, lambda: self.log)
         return said()
-
-
-def _prepare(context: ServiceContext, release: Path) -> dict[str, str]:
-    """A database with a release, which lies in the bucket, and accounts; gives their keys."""
-    upgrade_schema(context.database.engine)
-    show_at_once(context.database)
-    claim_database(context.database, context.keys.audit)
-    add_release(context.database, context.keys.audit, release, context.folders)
-    keys = {}
-    with context.database.write() as session:
-        for name, role in PEOPLE.items():
-            auth.add_account(session, context.keys.audit, name, role)
-            scopes = ["labels:write"] if role == "service" else []
-            keys[name] = auth.add_key(session, context.keys.audit, name, scopes)[1]
-    return keys
 
 
 @pytest.fixture
@@ -187,39 +158,12 @@ def site(postgres: PostgresServer, bucket: str, tiny_release: Path, tmp_path: Pa
         site.close()
 
 
-class Client(threading.Thread):
-    """Uploads a cell and labels it, again and again, and notes what was acknowledged before it goes on."""
-
-    def __init__(self, site: Site, who: int, n: int, journal: Path) -> None:
-        super().__init__()
-        self._site, self._who, self._n, self._journal = site, who, n, journal
-        self.acknowledged: list[str] = []
-        self.statuses: Counter[int] = Counter()
-        self.replayed = 0
-
-    def run(self) -> None:
-        with self._journal.open("a") as journal:
-            for number in range(self._n):
-                name = f"of {self._who}: {number}"
-                image = {"image": ("cell.png", cell_png(self._who * self._n + number))}
-                fields = {"external_id": name, "patient": f"p{self._who} {number // 3}", "site": f"s{number % 3}"}
-                case = self._send(journal, "/v1/cases", "admin", number, files=image, data=fields)
-                code = case["prediction"]["classes"][number % 2]
-                body = {"label": code, "annotator": f"reader {number % 4}", "blind": True}
-                self._send(journal, f"/v1/cases/{case['id']}/labels", "outside", number, json=body)
-
-    def _send(self, journal: TextIO, path: str, account: str, number: int, **body: Any) -> dict[str, Any]:
-        key = f"{self._who} {path} {number}"
-        answer = self._site.post(path, account, key, self._who + number, **body)
-        self.statuses[answer.status_code] += 1
-        self.replayed += "Idempotent-Replayed" in answer.headers
-        assert answer.status_code == 201, answer.text
-        stored: dict[str, Any] = answer.json()
-        journal.write(f"{stored.get('label', stored)['id']}\n")
-        journal.flush()
-        os.fsync(journal.fileno())
-        self.acknowledged.append(stored.get("label", stored)["id"])
-        return stored
+def work(client: Client, who: int, n: int) -> None:
+    for number in range(n):
+        fields = {"patient": f"p{who} {number // 3}", "site": f"s{number % 3}"}
+        case = client.add_case(f"of {who}: {number}", who * n + number, "admin", **fields)
+        code = case["prediction"]["classes"][number % 2]
+        client.label(case["id"], f"reader {number % 4}", code, "outside")
 
 
 def kill_them(site: Site, clients: list[Client], kills: int, n: int) -> None:
@@ -239,18 +183,17 @@ def kill_them(site: Site, clients: list[Client], kills: int, n: int) -> None:
 
 def import_with_a_kill(site: Site, rows: int) -> list[str]:
     """Import cells through one server, and kill the worker that does it in the middle; gives the cases' ids."""
-    headers = {"Content-Type": "application/zip"}
-    sent = site.post("/v1/imports", "admin", "import", 1, content=packed_cells(50_000, rows), headers=headers)
-    assert sent.status_code == 202, sent.text
-    path = f"/v1/imports/{sent.json()['id']}"
+    sent = {"content": packed_cells(50_000, rows), "headers": {"Content-Type": "application/zip"}}
+    import_id = uuid.UUID(site.client(1).send("admin", "/v1/imports", **sent).json()["id"])
+    path = f"/v1/imports/{import_id}"
 
     def doing() -> Machine | None:
-        job = site.servers[0].get(path, site.keys["admin"]).json()["job"]
+        job = site.servers[0].get(path, "admin").json()["job"]
         assert job["state"] != "succeeded", "the import was too fast to be interrupted"
         if not job["progress"]:
             return None
         with site.context.database.read() as session:
-            executor = session.get_one(Job, uuid.UUID(sent.json()["id"])).executor_id
+            executor = session.get_one(Job, import_id).executor_id
         return next((worker for worker in site.workers if worker.name == executor), None)
 
     wait_until(lambda: doing() is not None, 120, lambda: site.log)
@@ -269,23 +212,23 @@ def import_with_a_kill(site: Site, rows: int) -> list[str]:
 
 def assert_all_say_the_same(site: Site) -> None:
     """A frozen evaluation and the images of some cases are the same everywhere."""
-    asked = site.post("/v1/evaluations", "admin", "evaluation", 2, json={"partition": "all"})
+    asked = site.client(2).send("admin", "/v1/evaluations", json={"partition": "all"})
     path = f"/v1/evaluations/{asked.json()['id']}"
     site.wait_for_job(path)
-    pages = {server.get(path, site.keys["viewer"], headers=HTML).content for server in site.servers}
+    pages = {server.get(path, headers=HTML).content for server in site.servers}
     assert len(pages) == 1
     assert b"<svg" in pages.pop()
     with site.context.database.read() as session:
         some = session.execute(select(Case.id).limit(20)).scalars().all()
     for case_id in some:
-        images = {server.get(f"/v1/cases/{case_id}/image", site.keys["viewer"]).content for server in site.servers}
+        images = {server.get(f"/v1/cases/{case_id}/image").content for server in site.servers}
         assert len(images) == 1
         assert images.pop().startswith(b"\x89PNG")
 
 
 def assert_metrics_are_those_of_one_process(site: Site, folder: Path, n_labels: int) -> None:
     """By the snapshots that one worker wrote, and by one process that has no snapshot and reads every row."""
-    params = {"partition": "all", "group_by": "site"}
+    path, params = "/v1/metrics", {"partition": "all", "group_by": "site"}
 
     def newest(machine: Machine) -> set[str]:
         return {path.name for path in machine.made.home.glob("snapshots/*/[0-9]*")}
@@ -294,15 +237,10 @@ def assert_metrics_are_those_of_one_process(site: Site, folder: Path, n_labels: 
     assert shared
     wait_until(lambda: all(newest(machine) == shared for machine in site.servers + site.workers), 60, "no snapshots")
     with process(site.settings.model_copy(update={"home": folder / "alone", "storage_url": None}), site.keys) as alone:
-        expected = alone.get("viewer", "/v1/metrics", params=params).json()
+        expected = alone.document(path, **params)
     assert not (folder / "alone" / "snapshots").exists()
     assert expected["n_labels"] == n_labels
-    gaps = [
-        furthest(server.get("/v1/metrics", site.keys["viewer"], params=params).json(), expected)
-        for server in site.servers
-    ]
-    print(f"largest differences from one process: {gaps}")
-    assert max(gaps) <= 1e-12
+    assert max(furthest(server.get(path, params=params).json(), expected) for server in site.servers) <= 1e-12
 
 
 def furthest(found: Any, expected: Any) -> float:
@@ -322,32 +260,18 @@ def furthest(found: Any, expected: Any) -> float:
 def test_killed_with_homes_of_their_own_they_lose_nothing_and_say_the_same(
     site: Site, tmp_path: Path, n: int, kills: int
 ) -> None:
-    clients = [Client(site, who, n // CLIENTS, tmp_path / f"{who}.journal") for who in range(CLIENTS)]
-    for client in clients:
-        client.start()
-    kill_them(site, clients, kills, 2 * n)
-    for client in clients:
-        client.join(patient(600))
-    acknowledged = [row for client in clients for row in client.acknowledged]
-    assert len(acknowledged) == 2 * n
+    clients = [site.client(who % SERVERS) for who in range(CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        working = [pool.submit(work, client, who, n // CLIENTS) for who, client in enumerate(clients)]
+        kill_them(site, clients, kills, 2 * n)
+    for one in working:
+        one.result()
+    assert sum(len(client.acknowledged) for client in clients) == 2 * n
     assert all(machine.kills for machine in site.servers + site.workers)
     wait_until(lambda: all(server.ready for server in site.servers), 120, lambda: site.log)
     imported = import_with_a_kill(site, 3 * BATCH)
     assert_all_say_the_same(site)
-    with site.context.database.read_moment() as session:  # as `db verify` does: thousands of images take a while
-        stored = [str(row) for table in (Case, Label) for row in session.execute(select(table.id)).scalars()]
-        faults = verify_all(session, site.context).faults
-    Rounds(
-        fault="F21",
-        what="servers and workers with empty HOMEs killed (SIGKILL) during uploads and labels; PostgreSQL and a bucket",
-        database="postgresql",
-        rounds=sum(machine.kills for machine in site.servers + site.workers),
-        acknowledged=len(acknowledged),
-        lost=len(set(acknowledged) - set(stored)),
-        duplicates=len(stored) - len(set(acknowledged)) - len(imported),
-        server_errors=sum(count for client in clients for status, count in client.statuses.items() if status >= 500),
-    ).note()
-    assert len(set(acknowledged)) == len(acknowledged)
-    assert Counter(stored) == Counter(acknowledged + imported)
-    assert faults == []
+    what = "servers and workers with empty HOMEs killed (SIGKILL) during uploads and labels; PostgreSQL and a bucket"
+    n_kills = sum(machine.kills for machine in site.servers + site.workers)
+    assert_kept(site.context, clients, "F21", what, n_kills, imported, (Case, Label))
     assert_metrics_are_those_of_one_process(site, tmp_path, n)

@@ -19,13 +19,9 @@ from tests.support.workplace import Workplace
 JOBS = 5
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def workplace(request: pytest.FixtureRequest, tmp_path: Path, tiny_release: Path) -> Iterator[Workplace]:
-    url = None
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        url = server.url(server.create())
-    with Workplace(tmp_path, url, tiny_release) as made:
+@pytest.fixture
+def workplace(any_database: str | None, tmp_path: Path, tiny_release: Path) -> Iterator[Workplace]:
+    with Workplace(tmp_path, any_database, tiny_release) as made:
         yield made
 
 
@@ -36,8 +32,7 @@ def test_a_worker_killed_at_each_point_of_its_work_leaves_every_row_once(workpla
     n = 3 * BATCH
     job_id = workplace.ask_import(n)
     for point in ("before a commit", "after a commit", "before the outcome is recorded"):
-        doomed = workplace.doomed_worker(point)
-        assert doomed.wait(patient(120)) == -signal.SIGKILL, workplace.made.log
+        assert workplace.doomed_worker(point).wait(patient(120)) == -signal.SIGKILL, workplace.made.log
         assert workplace.job(job_id).state in {"running", "queued"}
     assert workplace.job(job_id).progress == 1.0  # the work is done, and only its record is missing
     workplace.worker()
@@ -64,16 +59,16 @@ def test_a_worker_told_to_stop_does_so_between_batches_and_another_goes_on(workp
 
 
 @pytest.mark.slow
-def test_a_worker_told_to_stop_in_the_middle_of_a_long_part_ends_in_time(tmp_path: Path, tiny_release: Path) -> None:
-    with Workplace(tmp_path, None, tiny_release) as workplace:
-        job_id = workplace.ask_import(BATCH)
-        stuck = workplace.stuck_worker()
-        wait_until(lambda: workplace.job(job_id).state == "running", 60, lambda: workplace.made.log)
-        stuck.send_signal(signal.SIGTERM)
-        assert stuck.wait(patient(10)) == 0
-        workplace.worker()
-        workplace.wait_for_success(job_id)
-        workplace.assert_each_row_once((job_id, BATCH))
+@pytest.mark.parametrize("any_database", ["sqlite"], indirect=True)
+def test_a_worker_told_to_stop_in_the_middle_of_a_long_part_ends_in_time(workplace: Workplace) -> None:
+    job_id = workplace.ask_import(BATCH)
+    stuck = workplace.stuck_worker()
+    wait_until(lambda: workplace.job(job_id).state == "running", 60, lambda: workplace.made.log)
+    stuck.send_signal(signal.SIGTERM)
+    assert stuck.wait(patient(10)) == 0
+    workplace.worker()
+    workplace.wait_for_success(job_id)
+    workplace.assert_each_row_once((job_id, BATCH))
 
 
 @pytest.mark.slow
@@ -100,8 +95,13 @@ def test_two_workers_share_and_go_on_when_postgresql_comes_back(
         wait_until(lambda: workplace.living() == 2, 30, lambda: workplace.made.log)
 
 
-def freeze(postgres: PostgresServer, workplace: Workplace, seconds: float) -> None:
-    """Freeze a worker in its work, cut its connections, let another one go on, and thaw it."""
+@pytest.mark.parametrize("any_database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.0, marks=pytest.mark.slow), pytest.param(90.0, marks=pytest.mark.heavy)]
+)
+def test_a_frozen_worker_whose_connections_were_cut_writes_nothing_any_more(
+    postgres: PostgresServer, workplace: Workplace, seconds: float
+) -> None:
     n = 6 * BATCH
     job_id = workplace.ask_import(n)
     frozen = workplace.worker("frozen")
@@ -126,22 +126,6 @@ def freeze(postgres: PostgresServer, workplace: Workplace, seconds: float) -> No
     workplace.note("F8", f"worker frozen for {seconds:.0f} s at least, its connections cut", 1, n)
     workplace.assert_each_row_once((job_id, n))
     assert (frozen.poll(), other.poll()) == (None, None)
-
-
-@pytest.mark.slow
-def test_a_frozen_worker_whose_connections_were_cut_writes_nothing_any_more(
-    postgres: PostgresServer, tmp_path: Path, tiny_release: Path
-) -> None:
-    with Workplace(tmp_path, postgres.url(postgres.create()), tiny_release) as workplace:
-        freeze(postgres, workplace, 0)
-
-
-@pytest.mark.heavy
-def test_a_worker_frozen_for_ninety_seconds_writes_nothing_any_more(
-    postgres: PostgresServer, tmp_path: Path, tiny_release: Path
-) -> None:
-    with Workplace(tmp_path, postgres.url(postgres.create()), tiny_release) as workplace:
-        freeze(postgres, workplace, 90)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +183,7 @@ def wait_for_ticks(workplace: Workplace, more: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workplace", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("any_database", ["sqlite"], indirect=True)
 def test_a_schedule_fires_every_second_without_being_asked(workplace: Workplace) -> None:
     worker = workplace.ticking_worker()
     wait_for_ticks(workplace, 3)
@@ -208,7 +192,7 @@ def test_a_schedule_fires_every_second_without_being_asked(workplace: Workplace)
 
 
 @pytest.mark.heavy  # a real clock of seconds, which two workers share
-@pytest.mark.parametrize("workplace", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("any_database", ["postgresql"], indirect=True)
 def test_two_workers_fire_once_per_tick_and_the_one_that_is_left_goes_on(workplace: Workplace) -> None:
     workers = [workplace.ticking_worker() for _ in range(2)]
     wait_until(lambda: workplace.living() == 2, 60, lambda: workplace.made.log)
@@ -219,9 +203,7 @@ def test_two_workers_fire_once_per_tick_and_the_one_that_is_left_goes_on(workpla
     assert len(moments) > before
     assert len({moment[:19] for moment in moments}) == len(moments)  # never two firings of one second
     done = len(ticks(workplace))
-    assert done <= len(
-        firings(workplace)
-    )  # each was done by one worker, or skipped, since a run began after its moment
+    assert done <= len(firings(workplace))  # each by one worker, or skipped, since a run began after its moment
     workers[0].kill()
     workers[0].wait()
     done = len(ticks(workplace))

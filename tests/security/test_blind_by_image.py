@@ -19,8 +19,8 @@ from app.database.tables import Account, Annotator, ApiKey, Case, CasePrediction
 from app.maintenance.erasure import erase_patient_everywhere
 from app.metrics.queries import blind_labels
 from app.triage import planning
-from tests.app.test_dry_run import checked
 from tests.app.test_fields import around
+from tests.app.test_imports import checked
 from tests.app.test_leases import all_once, all_twice, classes_of, commit, lease, read_next, requests_of, set_policy
 from tests.support.images import encode
 from tests.support.sabotage import undone

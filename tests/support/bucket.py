@@ -62,7 +62,6 @@ class BucketServer:
 
 @contextmanager
 def bucket_server(log: Path) -> Iterator[BucketServer]:
-    """A server that ends with the block."""
     server = BucketServer(free_port())
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(server.port)]
     with log.open("wb") as stream:

@@ -37,7 +37,6 @@ class Collector:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}", "OTEL_BSP_SCHEDULE_DELAY": "100"}
 
     def named(self, name: str) -> list[KeptSpan]:
-        """Spans of one name."""
         return [span for span in self.spans if span.name == name]
 
     def take(self, body: bytes) -> None:
@@ -53,7 +52,6 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that ends with the block."""
     kept = Collector()
 
     class Handler(BaseHTTPRequestHandler):

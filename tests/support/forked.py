@@ -57,7 +57,6 @@ class ForkedCommand:
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """Exit status, None while it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -73,9 +72,7 @@ class ForkedCommand:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it."""
         self._process.kill()

@@ -25,7 +25,6 @@ def settings_of(settings: Settings, home: Path, bucket: str | None, url: str | N
 
 @contextmanager
 def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
-    """A service with these settings."""
     app = _IDLE.pop() if _IDLE else create_app(settings)
     attach_context(app, settings, clock=SettableClock())
     with TestClient(app, raise_server_exceptions=False) as client:
@@ -37,7 +36,6 @@ def process(settings: Settings, keys: dict[str, str]) -> Iterator[Service]:
 def two_processes(
     settings: Settings, bucket: str, served: Path, keys: dict[str, str], folder: Path
 ) -> Iterator[tuple[Service, Service]]:
-    """Two services with empty HOMEs."""
     context = build_context(settings_of(settings, folder / "one", bucket))
     for release in (served / "releases").iterdir():
         context.folders.publish(f"releases/{release.name}", release)

@@ -28,8 +28,7 @@ def exif_rotated() -> bytes:
 
 
 def palette_with_alpha() -> bytes:
-    image = Image.fromarray(photo(2)).convert("P")
-    return encode(image, "PNG", transparency=3)
+    return encode(Image.fromarray(photo(2)).convert("P"), "PNG", transparency=3)
 
 
 def animated(kind: str) -> bytes:

@@ -11,16 +11,21 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+import uuid
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.forked import ForkedCommand
 from tests.support.waiting import patient, wait_until
 
 if TYPE_CHECKING:
+    import httpx2
+    from sqlalchemy import Select
+
     from app.context import ServiceContext
+    from app.settings import Settings
 
 #: The installed console script, where that is what is tested.
 COMMAND = str(Path(sys.executable).parent / "secondread")
@@ -59,23 +64,33 @@ class Installation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
-    def sqlalchemy_url(self) -> str:
+    def settings(self) -> "Settings":
         from app.settings import Settings
 
-        return Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL")).sqlalchemy_url
+        return Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        return self.settings.sqlalchemy_url
+
+    def rows(self, statement: "Select[Any]") -> list[Any]:
+        from app.database.engine import Database
+
+        database = Database(self.sqlalchemy_url)
+        with database.read() as session:
+            found = list(session.execute(statement).all())
+        database.engine.dispose()
+        return found
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def run(self, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
             process = ForkedCommand(arguments, self.environment, self.home.parent, out, err, "")
@@ -93,12 +108,10 @@ class Installation:
         from app.audit.installation import claim_database
         from app.context import build_context
         from app.database.migration import upgrade_schema
-        from app.settings import Settings
         from tests.support.service import put_release, show_at_once
 
-        url = self.environment.get("SECONDREAD_DATABASE_URL")
         self.home.mkdir(parents=True, exist_ok=True)
-        context = build_context(Settings(home=self.home, database_url=url))
+        context = build_context(self.settings)
         upgrade_schema(context.database.engine)
         show_at_once(context.database)
         claim_database(context.database, context.keys.audit)
@@ -114,9 +127,7 @@ class Installation:
         return keys
 
     def password(self, *arguments: object) -> str:
-        found = re.search(r"one-time password (\S+)", self.run(*arguments).stdout)
-        assert found is not None
-        return found[1]
+        return str(re.findall(r"one-time password (\S+)", self.run(*arguments).stdout)[0])
 
     def one_time_password(self, name: str) -> str:
         """What ``secondread user password`` gives, in this process, which takes a hundredth of the time."""
@@ -129,10 +140,8 @@ class Installation:
     def parts(self) -> Iterator["ServiceContext"]:
         """The parts of the service in this process, next to those that its server has."""
         from app.context import build_context
-        from app.settings import Settings
 
-        settings = Settings(home=self.home, database_url=self.environment.get("SECONDREAD_DATABASE_URL"))
-        context = build_context(settings)
+        context = build_context(self.settings)
         try:
             yield context
         finally:
@@ -159,7 +168,6 @@ class Installation:
         return process
 
     def start(self) -> None:
-        """Start the server and wait until it is ready."""
         self.server = self.spawn("serve", log="server.log")
         wait_until(self._ready, 60, lambda: f"the server did not become ready\n{self.log}")
 
@@ -197,6 +205,18 @@ class Installation:
         self.server, self.processes = None, []
         if self in RUNNING:
             RUNNING.remove(self)
+
+    @cached_property
+    def _http(self) -> "httpx2.Client":
+        import httpx2
+
+        return httpx2.Client(timeout=patient(60))
+
+    def call(self, who: str, method: str, path: str, key: str = "", **body: Any) -> "httpx2.Response":
+        """Send a request of somebody whose key is known, with an Idempotency-Key that is new unless one is given."""
+        headers = {"Authorization": f"Bearer {self.keys[who]}", "Idempotency-Key": key or uuid.uuid4().hex}
+        headers |= {"Connection": "close"} | body.pop("headers", {})
+        return self._http.request(method, self.address + path, headers=headers, **body)
 
     def get(self, path: str, key: str) -> Any:
         request = urllib.request.Request(self.address + path, headers={"Authorization": f"Bearer {key}"})

@@ -22,7 +22,6 @@ def undone(threat: str, control: str, target: object, name: str, instead: object
 
 
 def keep_marked(items: list[pytest.Item]) -> None:
-    """Leave the tests of controls only."""
     items[:] = [item for item in items if item.get_closest_marker("sabotage")]
 
 

@@ -23,37 +23,16 @@ from app.cases.blindness import case_handle, case_of_handle
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.context import ServiceContext
+from app.database import tables
 from app.database.engine import Database
-from app.database.tables import (
-    Account,
-    ClassDefinition,
-    CountedLabel,
-    HeldBack,
-    Label,
-    PracticeAnswer,
-    PracticeCell,
-    PracticeItem,
-    PracticeRun,
-    PracticeSet,
-    ProvisionalLabel,
-    Qualification,
-    ReaderDraw,
-    ReadRequest,
-    ReferenceCell,
-    ReleaseRow,
-    Repeat,
-    ReportTargets,
-    create_triggers,
-    drop_triggers,
-    new_id,
-    utc_now,
-)
+from app.database.tables import new_id, utc_now
 from app.http.principal import Principal
 from app.labels.corrections import finalize_labels
 from app.labels.schemas import LabelIn
 from app.labels.submission import submit_label
 from app.maintenance.export import export_dataset
 from app.releases.registration import UNFINISHED, register_release
+from app.releases.service import move_alias
 from app.storage.blobs import FolderStore
 from app.storage.bundles import SharedFolders
 from ml.datasets.cells import simulate_cell
@@ -66,13 +45,7 @@ T = TypeVar("T")
 
 #: Of every service under test, so that coins and partitions are the same in every run.
 KEY = "the same coins and partitions in every run"
-PEOPLE = {
-    "admin": "admin",
-    "viewer": "viewer",
-    "anna": "annotator",
-    "ben": "annotator",
-    "outside": "service",
-}
+PEOPLE = {"admin": "admin", "viewer": "viewer", "anna": "annotator", "ben": "annotator", "outside": "service"}
 
 
 @functools.cache
@@ -81,15 +54,27 @@ def cell_png(index: int = 0, size: int = 32) -> bytes:
     return encode(simulate_cell(index, seed=77, size=size).pixels)
 
 
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that fails whatever it is called with."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
 def show_at_once(database: Database) -> None:
     """Let the policy that came with the tables show a case after each commit."""
-    dialect = database.engine.dialect.name
-    with database.write() as session:
-        for statement in drop_triggers(dialect, "policies"):
-            session.execute(text(statement))
-        session.execute(text("UPDATE policies SET reveal = 'after_commit'"))  # not noted: there are no events yet
-        for statement in create_triggers(dialect, "policies"):
-            session.execute(text(statement))
+    with database.write() as session:  # not noted: there are no events yet
+        change_append_only(session, "policies", text("UPDATE policies SET reveal = 'after_commit'"))
+
+
+def change_append_only(session: Session, table: str, statement: Executable) -> None:
+    """Change rows that the database lets nobody change."""
+    dialect = session.get_bind().dialect.name
+    before, after = (map(text, make(dialect, table)) for make in (tables.drop_triggers, tables.create_triggers))
+    for piece in (*before, statement, *after):
+        session.execute(piece)
 
 
 def add_people(context: ServiceContext) -> dict[str, str]:
@@ -151,8 +136,22 @@ class Service:
         assert answer.status_code == 200, answer.text
         return str(answer.text)
 
+    def document(self, path: str, who: str = "viewer", **params: Any) -> Any:
+        """What a GET answers with."""
+        answer = self.get(who, path, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def items(self, path: str, who: str = "viewer", **params: Any) -> Iterator[Any]:
+        """What a list has, page by page."""
+        while True:
+            page = self.document(path, who, **params)
+            yield from page["items"]
+            params["cursor"] = page.get("next_cursor")
+            if params["cursor"] is None:
+                return
+
     def one(self, statement: Select[tuple[T]]) -> T:
-        """The only value that a statement finds."""
         with self.context.database.read() as session:
             return session.execute(statement).scalar_one()
 
@@ -162,12 +161,10 @@ class Service:
             return list(session.execute(statement).scalars())
 
     def rows(self, statement: Select[Any]) -> list[Any]:
-        """What a statement finds."""
         with self.context.database.read() as session:
             return list(session.execute(statement).all())
 
     def change(self, statement: Executable) -> None:
-        """Write into the database past the service."""
         with self.context.database.write() as session:
             session.execute(statement)
 
@@ -177,17 +174,14 @@ class Service:
             return verify_all(session, self.context).faults
 
     def export(self, out: Path, partition: Any = "all", **options: Any) -> None:
-        """Export the dataset as `db export` does."""
         with self.context.database.read() as session:
             export_dataset(session, self.context, out, partition, **options)
 
     def one_time_password(self, name: str) -> str:
-        """A new one-time password of an account."""
         with self.context.database.write() as session:
             return auth.issue_one_time_password(session, self.context.keys.audit, name)
 
     def set_disabled(self, name: str, *, disabled: bool) -> None:
-        """Let an account in no more, or again."""
         with self.context.database.write() as session:
             auth.set_disabled(session, self.context.keys.audit, name, disabled=disabled)
 
@@ -200,8 +194,7 @@ class Service:
     ) -> dict[str, Any]:
         response = self.upload(external_id, cell_png() if data is None else data, field=field, **fields)
         assert response.status_code == 201, response.text
-        body: dict[str, Any] = response.json()
-        return body
+        return dict(response.json())
 
     def add_cases(self, n: int, **fields: str) -> list[dict[str, Any]]:
         """Different cells under the names `case 0`, `case 1` and so on."""
@@ -218,24 +211,25 @@ class Service:
     def label(self, who: str, case_id: str, code: str, key: str | None = None, **fields: Any) -> httpx.Response:
         return self.post(who, f"/v1/cases/{case_id}/labels", key, json={"label": code, **fields})
 
+    def principal(self, name: str, *scopes: str) -> Principal:
+        """Somebody who calls, by the name of the account."""
+        account = self.one(select(tables.Account).where(tables.Account.name == name))
+        return Principal(account.id, account.name, account.role, frozenset(scopes))
+
     def known_as(self, who: str, case_id: str) -> str:
         """What an annotator knows a case by."""
-        with self.context.database.read() as session:
-            row = session.execute(select(Account).where(Account.name == who)).scalar_one()
-        principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
-        return str(case_handle(self.context.keys.readers, principal, uuid.UUID(case_id)))
+        return str(case_handle(self.context.keys.readers, self.principal(who, "reads:own"), uuid.UUID(case_id)))
 
     def case_of(self, who: str, handle: str) -> str:
         """The case that an annotator knows by a handle."""
+        principal = self.principal(who, "reads:own")
         with self.context.database.read() as session:
-            row = session.execute(select(Account).where(Account.name == who)).scalar_one()
-            principal = Principal(row.id, row.name, row.role, frozenset({"reads:own"}))
             return str(case_of_handle(session, self.context.keys.readers, principal, uuid.UUID(handle)))
 
     def lease_on(self, who: str, case_id: str) -> str:
         """The read of an annotator on a case: the one they hold, else the next that they get, which must be of it."""
         handle = self.known_as(who, case_id)
-        held = [read for read in self.get(who, "/v1/reads").json()["items"] if read["case_id"] == handle]
+        held = [read for read in self.document("/v1/reads", who)["items"] if read["case_id"] == handle]
         read = held[0] if held else self.post(who, "/v1/reads").json()
         assert read["case_id"] == handle
         return str(read["id"])
@@ -248,63 +242,72 @@ class Service:
     def make_labels_final(self) -> int:
         """Let the time for corrections pass, and let the worker see it; gives the number of labels."""
         with self.context.database.write() as session:
-            session.execute(update_columns(ProvisionalLabel, final_at=utc_now()))
+            session.execute(update_columns(tables.ProvisionalLabel, final_at=utc_now()))
         return finalize_labels(self.context)
 
     def outside_label(self, case_id: str, annotator: str, code: str, *, blind: bool = True) -> dict[str, Any]:
         response = self.label("outside", case_id, code, annotator=annotator, blind=blind)
         assert response.status_code == 201, response.text
-        body: dict[str, Any] = response.json()
-        return body
+        return dict(response.json())
+
+    def put_release(self, path: Path) -> tables.ReleaseRow:
+        with self.context.database.write() as session:
+            return put_release(session, self.context.keys.audit, path, self.context.settings.releases_folder)
+
+    def serve(self, path: Path) -> str:
+        """Make a release the champion, whatever the gate says; gives its identifier."""
+        release_id = self.put_release(path).id
+        with self.context.database.write() as session:
+            move_alias(session, self.context, "test", "champion", release_id, "test", None, despite_gate=True)
+        return str(release_id)
 
 
 def fill_targets(session: Session) -> None:
     """A version of the laboratory's own targets."""
     limits = {"disagreement_gap": 0.1, "leading_gap": 0.1, "caught": 0.5, "agreement": 0.8, "hours": 48.0}
-    account_id = session.execute(select(Account.id)).scalars().first()
-    session.add(ReportTargets(version=1, reason="test", created_by=account_id, **limits))
+    account_id = session.execute(select(tables.Account.id)).scalars().first()
+    session.add(tables.ReportTargets(version=1, reason="test", created_by=account_id, **limits))
 
 
 def fill_references(session: Session) -> None:
     """A definition of a class, and the only labelled case as a reference cell of it."""
-    label = session.execute(select(CountedLabel)).scalars().one()
-    account_id = session.execute(select(Account.id)).scalars().first()
+    label = session.execute(select(tables.CountedLabel)).scalars().one()
+    account_id = session.execute(select(tables.Account.id)).scalars().first()
     made = {"class_code": "blast", "number": 1, "created_by": account_id}
-    session.add(ClassDefinition(text="large, with little cytoplasm", **made))
-    session.add(ReferenceCell(case_id=label.case_id, kind="chosen", n_readers=2, n_same=2, **made))
+    session.add(tables.ClassDefinition(text="large, with little cytoplasm", **made))
+    session.add(tables.ReferenceCell(case_id=label.case_id, kind="chosen", n_readers=2, n_same=2, **made))
 
 
 def fill_repeats(session: Session) -> None:
     """A case that is held back from the annotator of the only label, and came to them a second time, drawn for it."""
-    label = session.execute(select(CountedLabel)).scalars().one()
-    session.add(HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
+    label = session.execute(select(tables.CountedLabel)).scalars().one()
+    session.add(tables.HeldBack(annotator_id=label.annotator_id, case_id=label.case_id))
     named = {"annotator_id": label.annotator_id, "case_id": label.case_id, "label_id": label.id}
     seat = {"in_place_of": label.case_id, "due_on": "2026-01-01", "shuffle": 1}
-    repeat = Repeat(**named, **seat, policy_version=1)
-    session.add(repeat)
+    session.add(tables.Repeat(**named, **seat, policy_version=1))
     session.flush()
     answer = {"kind": "label", "class_code": "blast", "blind": True, "round": "planned", "created_by": label.created_by}
-    session.add(Label(annotator_id=label.annotator_id, case_id=label.case_id, purpose="repeat", **answer))
-    asked = session.execute(select(ReadRequest.id)).scalars().first()
+    session.add(tables.Label(annotator_id=label.annotator_id, case_id=label.case_id, purpose="repeat", **answer))
+    asked = session.execute(select(tables.ReadRequest.id)).scalars().first()
     draw = {"annotator_id": label.annotator_id, "case_id": label.case_id, "probability": 0.5}
-    session.add(ReaderDraw(request_id=asked, position=0, among=[str(label.annotator_id)], **draw))
+    session.add(tables.ReaderDraw(request_id=asked, position=0, among=[str(label.annotator_id)], **draw))
 
 
 def fill_practice(session: Session) -> None:
     """A run of a set with a cell, its answer, and a decision on the annotator of the only label."""
-    label = session.execute(select(CountedLabel)).scalars().one()
-    account = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
+    label = session.execute(select(tables.CountedLabel)).scalars().one()
+    account = session.execute(select(tables.Account).where(tables.Account.name == "admin")).scalar_one()
     made = {"name": "a set", "purpose": "qualification", "n_per_run": 1, "min_labels": 3, "borderline_share": 0.2}
-    chosen = PracticeSet(**made, report={}, created_by=account.id)
+    chosen = tables.PracticeSet(**made, report={}, created_by=account.id)
     session.add(chosen)
     session.flush()
-    run = PracticeRun(set_id=chosen.id, annotator_id=label.annotator_id)
-    session.add_all([run, PracticeCell(set_id=chosen.id, case_id=label.case_id)])
+    run = tables.PracticeRun(set_id=chosen.id, annotator_id=label.annotator_id)
+    session.add_all([run, tables.PracticeCell(set_id=chosen.id, case_id=label.case_id)])
     session.flush()
-    item = PracticeItem(run_id=run.id, annotator_id=label.annotator_id, case_id=label.case_id, position=0)
-    session.add_all([item, Qualification(annotator_id=label.annotator_id, kind="passed", run_id=run.id)])
+    item = tables.PracticeItem(run_id=run.id, annotator_id=label.annotator_id, case_id=label.case_id, position=0)
+    session.add_all([item, tables.Qualification(annotator_id=label.annotator_id, kind="passed", run_id=run.id)])
     session.flush()
-    session.add(PracticeAnswer(item_id=item.id, class_code="blast"))
+    session.add(tables.PracticeAnswer(item_id=item.id, class_code="blast"))
 
 
 def pixels_of(data: bytes) -> Any:
@@ -315,11 +318,8 @@ def store(service: Service, external_id: str, data: bytes, labels: dict[str, int
     """Store a case and its outside labels by the functions behind the routes, where requests are not what is tested."""
     context = service.context
     new = prepare_case(context, CaseIn(external_id=external_id, **fields), data)
+    admin, outside = (service.principal(name, "cases:write", "labels:write") for name in ("admin", "outside"))
     with context.database.write() as session:
-        admin, outside = (
-            Principal(row.id, row.name, row.role, frozenset({"cases:write", "labels:write"}))
-            for row in (session.execute(select(Account).where(Account.name == name)).scalar_one() for name in _STORERS)
-        )
         _, case = store_case(session, context, admin, new)
         for reader, k in labels.items():
             body = LabelIn(label=case.prediction.classes[k], annotator=reader, blind=True)
@@ -333,15 +333,11 @@ def stored_image(context: ServiceContext, digest: str) -> Path:
     return context.images.store.path(context.images.key(digest))
 
 
-def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> ReleaseRow:
+def put_release(session: Session, keys: AuditKeys, source: Path, releases_folder: Path) -> tables.ReleaseRow:
     """Make a release known that a test has made: its network is not run in a process of its own first."""
     releases_folder.mkdir(parents=True, exist_ok=True)
     copy = copy_release(read_release(source), releases_folder / UNFINISHED.replace("*", uuid.uuid4().hex))
     return register_release(session, keys, copy, SharedFolders(releases_folder.parent, None), new_id(), actor="test")[0]
-
-
-#: Who stores cases and who labels.
-_STORERS = ("admin", "outside")
 
 
 def collect(service: Service, images: list[bytes], patients: bool) -> None:

@@ -10,7 +10,6 @@ from app.releases.queries import all_releases, class_codes
 
 
 def write_snapshots(context: ServiceContext) -> None:
-    """Of every release."""
     with context.database.read() as session:
         found = [(row.id, class_codes(row)) for row in all_releases(session)]
     for release_id, classes in found:

@@ -6,8 +6,10 @@ with a feature distance, a reference and held-out metrics on its card.
 """
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,6 @@ PARTITIONS = {"train": 120, "calibration": 60, "test": 60}
 
 
 def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
-    """Write the release; the same bytes every time."""
     cells = simulate_cells(CELLS, seed=11, size=32)
     plain = Preprocessing(3, None, SIDE, (0.0,) * 3, (1.0,) * 3)
     pixels = np.stack([plain.pixels(Image.fromarray(cell.pixels)) for cell in cells])
@@ -71,12 +72,18 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
 
 def with_training(source: Path, out: Path, index: TrainingIndex) -> Path:
     """The same release, which says that it was trained on what the index has."""
+    return edit_release(source, out, {INDEX_FILE: index.to_bytes()}, training=index.document())
+
+
+def edit_release(source: Path, out: Path, files: Mapping[str, bytes] = MappingProxyType({}), **card: Any) -> Path:
+    """A copy of a release with other files, and with other fields on its card."""
     shutil.copytree(source, out)
-    (out / INDEX_FILE).write_bytes(index.to_bytes())
-    card = read_json(out / "card.json")
-    card["files"][INDEX_FILE] = file_sha256(out / INDEX_FILE)
-    write_json(out / "card.json", card | {"training": index.document()})
-    return read_release(out).path
+    document = read_json(out / "card.json") | card
+    for name, data in files.items():
+        (out / name).write_bytes(data)
+        document["files"][name] = file_sha256(out / name)
+    write_json(out / "card.json", document)
+    return out
 
 
 def _network(inputs: npt.NDArray[np.float32], truth: npt.NDArray[np.float64]) -> bytes:
@@ -158,8 +165,7 @@ def _card(name: str, preprocessing: Preprocessing, fit: dict[str, Any], held_out
 
 def with_familiarity(source: Path, out: Path) -> Path:
     """The same release with checks of familiarity, fitted to cells like those that it was made from."""
-    shutil.copytree(source, out)
-    predictor = Predictor(read_release(out))
+    predictor = Predictor(read_release(source))
     cells = [Image.fromarray(cell.pixels) for cell in simulate_cells(CELLS, seed=11, size=32)]
     pixels = predictor.pixels(cells)
     logits, features = predictor.outputs(pixels)
@@ -169,8 +175,4 @@ def with_familiarity(source: Path, out: Path) -> Path:
     ]
     found = fit_ood_detector(seen[0], seen[1], feature_columns(SIDE, 3))
     assert found is not None
-    (out / FAMILIARITY_FILE).write_bytes(found.to_bytes())
-    card = read_json(out / "card.json")
-    card["files"][FAMILIARITY_FILE] = file_sha256(out / FAMILIARITY_FILE)
-    write_json(out / "card.json", card)
-    return read_release(out).path
+    return edit_release(source, out, {FAMILIARITY_FILE: found.to_bytes()})

@@ -75,7 +75,6 @@ def train_together(
 
 
 def main() -> None:
-    """Train as the command line says."""
     torch.set_num_threads(1)
     changes, killed = (json.loads(text) for text in sys.argv[2:])
     with started_processes() as processes:
@@ -85,7 +84,6 @@ def main() -> None:
 
 
 def _threads() -> list[str]:
-    """Names of the threads of this process."""
     names = []
     for folder in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # has ended

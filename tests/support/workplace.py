@@ -5,7 +5,6 @@ import uuid
 import zipfile
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import func, select
@@ -95,9 +94,7 @@ class Workplace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.made.close()
         self.context.database.engine.dispose()
 
@@ -135,7 +132,6 @@ class Workplace:
         return self.made.home.parent / "ticks"
 
     def job(self, job_id: uuid.UUID) -> JobView:
-        """A job as it is now."""
         with self.context.database.read() as session:
             return job_by_id(session, job_id)
 
@@ -145,7 +141,6 @@ class Workplace:
         assert self.job(job_id).state == "running"
 
     def wait_for_success(self, job_id: uuid.UUID, seconds: float = 120) -> None:
-        """Wait for the end of a job."""
 
         def ended() -> bool:
             job = self.job(job_id)
@@ -155,12 +150,10 @@ class Workplace:
         wait_until(ended, seconds, lambda: f"{self.job(job_id)}\n{self.made.log}")
 
     def living(self) -> int:
-        """Number of workers that live."""
         with self.context.database.read() as session:
             return count_living_workers(session)
 
     def executors(self) -> set[str]:
-        """Workers that do jobs now."""
         with self.context.database.read() as session:
             doing = select(Job.executor_id).where(Job.state == "running", Job.kind == "import")
             return {str(executor_id) for executor_id in session.execute(doing).scalars()}
@@ -169,18 +162,9 @@ class Workplace:
         """Note what rounds of a fault came to, by the cases that are there."""
         with self.context.database.read() as session:
             names = Counter(session.execute(select(Case.external_id)).scalars())
-        wanted = {f"case {number}" for number in range(rows)}
-        Rounds(
-            fault=fault,
-            what=what,
-            database=self.context.database.engine.dialect.name,
-            rounds=rounds,
-            acknowledged=rows,
-            lost=len(wanted - names.keys()),
-            duplicates=names.total() - len(names),
-            server_errors=0,
-            recovery_seconds=recovery_seconds,
-        ).note()
+        lost, twice = len({f"case {number}" for number in range(rows)} - names.keys()), names.total() - len(names)
+        dialect = self.context.database.engine.dialect.name
+        Rounds(fault, what, dialect, rounds, rows, lost, twice, 0, recovery_seconds).note()
 
     def assert_each_row_once(self, *jobs: tuple[uuid.UUID, int]) -> None:
         """Every row of these imports, each with its number of cells, became one case."""
