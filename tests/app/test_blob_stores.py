@@ -108,6 +108,7 @@ def test_a_large_object_comes_back_as_it_was(place: Place, tmp_path: Path) -> No
     digest = hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest()
     key = f"imports/{digest}.zip"
     place.store.put(key, tmp_path / "large")
+    assert place.store.intact(key)
     place.store.fetch(key, tmp_path / "back")
     assert hashlib.sha256((tmp_path / "back").read_bytes()).hexdigest() == digest
 

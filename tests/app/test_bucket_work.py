@@ -1,7 +1,10 @@
 """Two processes with a bucket: what one is sent or makes, another with its own HOME takes up and reads."""
 
 import hashlib
+import os
 import shutil
+import signal
+import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -31,6 +34,7 @@ from tests.support.jobs import work_off
 from tests.support.process import free_port
 from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_snapshots_tell_all
+from tests.support.waiting import patient
 
 Two = tuple[Service, Service]
 HTML = {"Accept": "text/html"}
@@ -331,3 +335,17 @@ def test_a_bucket_that_does_not_answer_is_told_and_nothing_is_acknowledged(
     assert one.get("viewer", "/v1/cases").json()["items"] == []
     assert list((tmp_path / "one" / "imports").glob("*")) == []
     assert one.get("admin", "/v1/jobs").json()["items"] == []
+
+
+@pytest.mark.slow
+def test_a_frozen_bucket_keeps_an_upload_for_ten_seconds(two: Two, buckets: BucketServer) -> None:
+    one, _ = two
+    assert one.upload("case-1", cell_png()).status_code == 201
+    os.kill(buckets.pid, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        assert one.upload("case-2", cell_png(1)).status_code == 503
+        assert time.monotonic() - begun < 10 + patient(1)
+    finally:
+        os.kill(buckets.pid, signal.SIGCONT)
+    assert one.upload("case-2", cell_png(1)).status_code == 201
