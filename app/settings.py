@@ -23,7 +23,7 @@ from pydantic_settings import (
 from app.audit.chain.keys import KeyRing
 from app.http.days import load_time_zone
 from app.http.errors import describe_fault
-from app.storage.bucket import SCHEMES
+from app.storage.bucket import SCHEMES, find_endpoints
 
 
 class Settings(BaseSettings):
@@ -32,7 +32,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SECONDREAD_", extra="ignore")
 
     home: Path = Field(Path(".secondread"), description="folder for database, images, releases and the secret key")
-    database_url: str | None = Field(None, description="postgresql+psycopg://… ; unset: SQLite in HOME")
+    database_url: str | None = Field(
+        None, description="postgresql://user@host/name?sslmode=verify-full; unset: SQLite in HOME"
+    )
     database_direct_url: str | None = Field(
         None,
         description="the same database past a transaction pooler, for workers, `db upgrade` and `db restore`; unset: "
@@ -86,7 +88,12 @@ class Settings(BaseSettings):
     inference_url: str | None = Field(
         None,
         description="server of the Open Inference Protocol v2 that runs the network, or one model of it "
-        "(http://…/v2/models/NAME); unset: this process",
+        "(https://…/v2/models/NAME); unset: this process",
+    )
+    plain_http_hosts: list[str] = Field(
+        [],
+        description="JSON list of hosts that may be asked without TLS, of INFERENCE_URL or of the bucket's endpoint: "
+        "names within a private network; this machine always may",
     )
     inference_token: SecretStr | None = Field(None, description="bearer token for the server of INFERENCE_URL")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -213,6 +220,21 @@ class Settings(BaseSettings):
             raise ValueError("only a folder or a bucket (s3://, gs://, az://) is supported")
         return value
 
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        addresses = {} if self.inference_url is None else {"SECONDREAD_INFERENCE_URL": self.inference_url}
+        if self.bucket_url is not None:
+            addresses |= find_endpoints(self.bucket_url)
+        for name, address in addresses.items():
+            parts = urlsplit(address)
+            host = parts.hostname or ""
+            if parts.scheme == "http" and not _is_this_machine(host) and host not in self.plain_http_hosts:
+                raise ValueError(
+                    f"{name}: {host} would be asked without TLS, and its network could read images and keys: use https, "
+                    f"or allow it by SECONDREAD_PLAIN_HTTP_HOSTS='[\"{host}\"]'"
+                )
+        return self
+
     @property
     def sqlalchemy_url(self) -> str:
         """Database to use; a bare ``postgresql://`` gets the driver that is installed."""
@@ -291,6 +313,13 @@ class Settings(BaseSettings):
         finally:
             unfinished.unlink()
         return KeyRing.parse(self.key_file.read_bytes())
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write_secret_file(path: Path, content: bytes) -> Path:

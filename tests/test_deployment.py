@@ -59,6 +59,8 @@ def test_secrets_are_files_that_only_those_get_who_need_them(tmp_path: Path) -> 
     for _ in range(2):
         subprocess.run(["sh", str(ROOT / "docker" / "make-secrets.sh"), str(folder)], check=True)
         contents = {path.name: path.read_text() for path in folder.iterdir()}
+    for name in ("secondread_database_url", "secondread_database_owner_url"):
+        assert "?sslmode=verify-full&sslrootcert=/run/secrets/database_certificate" in contents[name]
     of_two_servers = compose("docker-compose.two-servers.yml")["secrets"]
     mounted = {row["file"] for row in (document["secrets"] | of_two_servers).values()}
     assert {f"./docker/secrets/{name}" for name in contents} == mounted
@@ -112,7 +114,10 @@ def test_the_scripts_make_two_roles_of_which_the_service_owns_nothing(two_roles:
     (tmp_path / "secrets" / "secondread_database_owner_url").unlink()
     made.run("user", "add", "lead", "--role", "admin")
     url = (tmp_path / "secrets" / "secondread_database_url").read_text()
+    with pytest.raises(psycopg.OperationalError, match=r"certificate for \"database\""):
+        psycopg.connect(url.replace("@database:", "@elsewhere:"))
     with psycopg.connect(url, autocommit=True) as connection:
+        assert connection.pgconn.ssl_in_use
         owners = connection.execute("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname IN ('public', 'dbos')")
         assert owners.fetchall() == [("secondread_owner",)]
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -319,8 +324,10 @@ def two_roles(postgres: PostgresServer, tmp_path: Path) -> Iterator[Installation
     here = {"PGHOST": "127.0.0.1", "PGPORT": str(postgres.port), "POSTGRES_DB": name, "SECRETS": str(folder)}
     path = {"PATH": f"{postgres.binaries}:{os.environ['PATH']}"}
     subprocess.run([str(ROOT / "docker" / "database" / "roles.sh")], env=here | path, check=True)
+    postgres.encrypt(folder / "database_certificate", folder / "database_key")
     for file in ("secondread_database_url", "secondread_database_owner_url"):
-        url = (folder / file).read_text().replace("database:5432/secondread", f"127.0.0.1:{postgres.port}/{name}")
+        url = (folder / file).read_text().replace("database:5432/secondread", f"database:{postgres.port}/{name}")
+        url = url.replace("/run/secrets", str(folder)) + "&hostaddr=127.0.0.1"
         (folder / file).chmod(0o600)
         (folder / file).write_text(url)
     made = Installation(tmp_path / "home")
@@ -331,6 +338,7 @@ def two_roles(postgres: PostgresServer, tmp_path: Path) -> Iterator[Installation
     made.environment["PATH"] = f"{Path(sys.executable).parent}:{made.environment['PATH']}"
     made.home.mkdir()
     yield made
+    postgres.encrypt(None, None)
     with psycopg.connect(postgres.url("postgres").replace("+psycopg", ""), autocommit=True) as connection:
         for statement in (f'DROP DATABASE "{name}" WITH (FORCE)', "DROP ROLE secondread", "DROP ROLE secondread_owner"):
             connection.execute(statement)

@@ -216,6 +216,17 @@ def test_the_reference_lists_every_setting_with_its_default() -> None:
     assert set(rows) == {name.upper() for name in Settings.model_fields}
 
 
+def test_every_address_of_postgresql_on_another_machine_asks_for_its_certificate() -> None:
+    files = [ROOT / "README.md", ROOT / "app" / "settings.py", *ROOT.glob("docker-compose*.yml")]
+    files += [path for name in ("docs", "docker", "kubernetes") for path in (ROOT / name).rglob("*.*")]
+    addresses = []
+    for path in files:
+        if path.suffix in {".md", ".py", ".sh", ".yml", ".yaml", ".env", ".example"}:
+            addresses += re.findall(r"postgres(?:ql)?(?:\+\w+)?://[^/\s]+@[^\s`]+", path.read_text())
+    assert len(addresses) >= 6
+    assert [one for one in addresses if not re.search(r"\?(.*sslmode=verify-full|\$tls|%s)", one)] == []
+
+
 def test_the_reference_lists_every_problem_with_its_status() -> None:
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| (\d{3}) \|", reference(), re.MULTILINE))
     kinds = [errors.Problem]

@@ -11,7 +11,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from sqlalchemy import func, insert, select
 from app.audit.chain.keys import DerivedKey
 from app.cli import server
 from app.database.engine import Database
-from app.database.tables import Account, Case, Read, ReadRequest, new_id, utc_now
+from app.database.tables import Account, Annotator, Case, Read, ReadRequest, new_id, utc_now
 from app.http.observability import COUNTED_TOGETHER
 from app.triage.planning import uniform_draw
 from tests.support.postgres import PostgresServer
@@ -324,3 +324,52 @@ def test_no_request_is_handed_out_twice(postgres: PostgresServer, tmp_path: Path
         assert session.execute(select(func.count()).where(ReadRequest.state == "closed")).scalar_one() == n
     database.engine.dispose()
     assert min(len(part) for part in taken) > 0
+
+
+@pytest.mark.slow
+def test_a_name_is_that_of_an_account_or_of_an_outside_annotator_and_never_both(
+    postgres: PostgresServer, tmp_path: Path, tiny_release: Path
+) -> None:
+    """An outside system labels under a name through one process while the other makes the account of that name."""
+    url = postgres.url(postgres.create())
+    one, other = servers = [Installation(tmp_path / "home", url) for _ in range(2)]
+    keys = one.prepare(tiny_release, lead="admin", program="service")
+    lead, program = ({"Authorization": f"Bearer {keys[who]}"} for who in ("lead", "program"))
+    names, together = [f"person {chr(ord('a') + number)}" for number in range(20)], threading.Barrier(2)
+    labels: list[Future[int]] = []
+
+    def label(name: str) -> int:
+        body, key = {"label": case["prediction"]["classes"][0], "annotator": name.title(), "blind": True}, uuid.uuid4()
+        headers = program | {"Idempotency-Key": key.hex}
+        together.wait(patient(20))
+        path = f"{one.address}/v1/cases/{case['id']}/labels"
+        return httpx2.post(path, headers=headers, json=body, timeout=patient(20)).status_code
+
+    def add(name: str) -> int:
+        together.wait(patient(20))
+        body = {"name": name, "role": "annotator"}
+        return httpx2.post(f"{other.address}/people", headers=lead, data=body, timeout=patient(20)).status_code
+
+    try:
+        for server in servers:
+            server.start()
+        files, headers = {"image": ("x.png", cell_png(1))}, lead | {"Idempotency-Key": uuid.uuid4().hex}
+        case = httpx2.post(
+            f"{one.address}/v1/cases", headers=headers, files=files, data={"external_id": "x"}, timeout=patient(30)
+        ).json()
+        with ThreadPoolExecutor(2) as pool:
+            for name in names:
+                labels.append(pool.submit(label, name))
+                pool.submit(add, name).result()
+    finally:
+        for server in servers:
+            server.stop()
+    labelled = [answer.result() for answer in labels]
+    assert set(labelled) <= {201, 403}
+    database = Database(one.sqlalchemy_url)
+    with database.read() as session:
+        accounts = set(session.execute(select(Account.name).where(Account.role == "annotator")).scalars())
+        outside = set(session.execute(select(Annotator.name).where(Annotator.account_id.is_(None))).scalars())
+    database.engine.dispose()
+    assert outside == {name.title() for name, status in zip(names, labelled, strict=True) if status == 201}
+    assert accounts == {name for name, status in zip(names, labelled, strict=True) if status == 403}

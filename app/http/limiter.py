@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self, TypeVar
 
-from app.http.errors import RateLimited, ServiceOverloaded
+from app.http.errors import Problem, RateLimited, ServiceOverloaded, ServiceUnavailable
 from ml.messages import Message
 
 _Signal = TypeVar("_Signal", threading.Event, "asyncio.Future[None]")
@@ -75,12 +75,18 @@ class Limiter:
             if self._may_enter(place, line):
                 self._admit(place)
                 return None
-            length = 0 if line is None else len(line)
-            if self.queue is not None and length >= self.queue:
-                raise ServiceOverloaded(self.limit.full, place.seconds_for(length + 1))
+            if place.remaining is None:
+                self._require_room(place, line)
             place.signal, place.passed = make_signal(), 0
             self._lines.setdefault(place.key, deque()).append(place)
             return place.signal
+
+    def require_room(self, place: "LimitPlace") -> None:
+        """Refuse a request whose place would neither be free nor fit into the line."""
+        with self._lock:
+            line = self._lines.get(place.key)
+            if not self._may_enter(place, line):
+                self._require_room(place, line)
 
     def leave(self, place: "LimitPlace", *, waiting: bool = False) -> None:
         """Take a held place back, or one that waits, and let in those who waited for it."""
@@ -96,6 +102,8 @@ class Limiter:
         with self._lock:
             length = len(self._lines.get(place.key, ()))
             if self._leave_line(place):
+                if place.remaining is not None:
+                    raise place.remaining.overdue()
                 raise ServiceOverloaded(self.limit.late, place.seconds_for(length))
 
     def take_along(self, place: _Place, choose: Callable[[list[_Place]], list[_Place]]) -> list[_Place]:
@@ -109,6 +117,11 @@ class Limiter:
                 line.remove(other)
             self._admit_waiting(place.key)
             return chosen
+
+    def _require_room(self, place: "LimitPlace", line: "deque[LimitPlace] | None") -> None:
+        length = 0 if line is None else len(line)
+        if self.queue is not None and length >= self.queue:
+            raise ServiceOverloaded(self.limit.full, place.seconds_for(length + 1))
 
     def _leave_line(self, place: "LimitPlace") -> bool:
         line = self._lines.get(place.key)
@@ -160,7 +173,7 @@ class Limiter:
 class LimitPlace:
     """A place within a limit, taken and given back any number of times by one request."""
 
-    __slots__ = ("is_held", "key", "limiter", "passed", "seconds_for", "signal", "size")
+    __slots__ = ("is_held", "key", "limiter", "passed", "remaining", "seconds_for", "signal", "size")
 
     def __init__(self, limiter: Limiter, size: int = 1, key: str = "") -> None:
         # more than there is at all counts as all of it
@@ -169,6 +182,13 @@ class LimitPlace:
         # seconds until so many requests are served, None where that is not known
         self.seconds_for: Callable[[int], int | None] = _know_nothing
         self.signal: threading.Event | asyncio.Future[None] | None = None
+        # of a request that has begun its work: it waits for as long as it has, however long the line is
+        self.remaining: RequestTime | None = None
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """Seconds that the place is waited for at most."""
+        return self.limiter.wait_seconds if self.remaining is None else self.remaining.seconds_left()
 
     def take(self) -> None:
         """Take the place, or wait for it in this thread; returns without it where another place's holder served it."""
@@ -176,7 +196,7 @@ class LimitPlace:
         if signal is None:
             return
         try:
-            if not signal.wait(self.limiter.wait_seconds):
+            if not signal.wait(self.wait_seconds):
                 self.limiter.refuse_late(self)
                 signal.wait()
         except BaseException:
@@ -189,7 +209,7 @@ class LimitPlace:
         if signal is None:
             return
         try:
-            await asyncio.wait((signal,), timeout=self.limiter.wait_seconds)
+            await asyncio.wait((signal,), timeout=self.wait_seconds)
             if not signal.done():
                 self.limiter.refuse_late(self)
                 await signal
@@ -227,6 +247,34 @@ class LimitPlace:
         self.give_back()
 
 
+class ClientGone(Problem):
+    """The client closed the connection before its answer."""
+
+    status, code, title = 499, "client-gone", "Client gone"
+
+
+class RequestTime:
+    """Time for a request of many parts, as long as its client is there."""
+
+    def __init__(self, seconds: float, is_client_gone: Callable[[], bool]) -> None:
+        self._seconds, self._ends_at, self._is_client_gone = seconds, time.monotonic() + seconds, is_client_gone
+
+    def seconds_left(self) -> float:
+        """Seconds that are left, 0 at the end."""
+        return max(0.0, self._ends_at - time.monotonic())
+
+    def overdue(self) -> ServiceUnavailable:
+        """Problem of a request whose time is over."""
+        return ServiceUnavailable("the request took more than {n:.0f} s; send fewer images", n=self._seconds)
+
+    def require(self) -> None:
+        """End a request whose time is over, or whose client is gone."""
+        if self._is_client_gone():
+            raise ClientGone("the client is gone")
+        if not self.seconds_left():
+            raise self.overdue()
+
+
 def _know_nothing(_: int) -> int | None:
     return None
 
@@ -250,6 +298,8 @@ BUSY_SECONDS = 5.0
 #: Sizes of bodies, and the seconds in which they must arrive.
 MAX_BODY, MAX_UPLOAD, MAX_SIGN_IN, MAX_ARCHIVE = _MIB, 12 * _MIB, 64 * 1024, 2 * 1024**3
 RECEIVE_SECONDS, ARCHIVE_SECONDS = 30.0, 1800.0
+#: Time for a request of the Open Inference Protocol once its body is here, with all its images.
+INFER_SECONDS = 60.0
 #: Headers of a request: their bytes, and the seconds in which they must be complete.
 MAX_HEADERS, HEADER_SECONDS = 64 * 1024, 10.0
 #: Open connections of an address, and of everybody; with more than the last uvicorn refuses requests.
@@ -365,6 +415,13 @@ COUNTED_LIMITS = (
     Limit("body of a sign-in", MAX_SIGN_IN, "bytes", "request", answer="413 `too-large`"),
     Limit("archive", MAX_ARCHIVE, "bytes", "request", answer="413 `too-large`"),
     Limit("time for a body", int(RECEIVE_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
+    Limit(
+        "time for the images of a request of the Open Inference Protocol",
+        int(INFER_SECONDS),
+        "seconds",
+        "request",
+        answer="503 `unavailable`",
+    ),
     Limit("time for an archive", int(ARCHIVE_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
 )
 #: The table of limits: operators read it in docs/reference/limits.md and in `GET /readyz?verbose`.

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -29,6 +29,7 @@ from app.http.limiter import (
     SMALL_PREDICTIONS,
     Limiter,
     LimitPlace,
+    RequestTime,
 )
 from app.http.observability import BATCHES, WAITING, record_span
 from app.predictions.remote import InferenceBackend, NetworkMismatchError
@@ -64,26 +65,36 @@ class ImageDecoder:
     def __init__(self, memory: int) -> None:
         self.large, self.cheap = Limiter(LARGE_PICTURES, memory), Limiter(CHEAP_PICTURES)
 
+    def reserve(self, costs: Sequence[DecodingCost]) -> LimitPlace:
+        """Reserve memory for images that are decoded one after the other."""
+        large = [cost.memory + _PROCESS_MEMORY for cost in costs if not cost.cheap]
+        if large:
+            return LimitPlace(self.large, max(large))
+        return LimitPlace(self.cheap, max(cost.memory for cost in costs))
+
+    def decode(self, data: bytes, preprocessing: Preprocessing, cost: DecodingCost, *, png: bool = False) -> Picture:
+        """Decode an image within the memory that is reserved for it."""
+        try:
+            if cost.cheap:
+                return read_picture(data, preprocessing, png=png)
+            return read_limited(data, preprocessing, png=png, memory=cost.memory, seconds=_SECONDS)
+        except ImageRejectedError as exc:
+            raise _KINDS.get(exc.reason, BrokenImage)(str(exc)) from exc
+
     @contextmanager
     def opened(
         self, data: bytes, preprocessing: Preprocessing, *, png: bool = False, cost: DecodingCost | None = None
     ) -> Iterator[Picture]:
         """Decode an image; its memory is reserved until the block ends."""
         cost = cost or estimate_decoding_cost(data)
-        limiter = self.cheap if cost.cheap else self.large
-        with LimitPlace(limiter, cost.memory if cost.cheap else cost.memory + _PROCESS_MEMORY):
-            try:
-                if cost.cheap:
-                    picture = read_picture(data, preprocessing, png=png)
-                else:
-                    picture = read_limited(data, preprocessing, png=png, memory=cost.memory, seconds=_SECONDS)
-            except ImageRejectedError as exc:
-                raise _KINDS.get(exc.reason, BrokenImage)(str(exc)) from exc
-            yield picture
+        with self.reserve([cost]):
+            yield self.decode(data, preprocessing, cost, png=png)
 
 
 #: Releases that are kept loaded beside the champion.
 MAX_OTHERS = 2
+#: Images of a request of many that have one turn at the network, so that others have theirs in between.
+_PER_TURN = 8
 #: Weight of the newest run in the time that a run takes.
 _NEWEST = 0.2
 #: A network is small where one core runs one image in less than this. A second core spares such a run a third of its
@@ -220,20 +231,52 @@ class InferenceEngine:
         # what needs no network is done outside the queue, while the next one runs
         return prediction_of(release, logits, features, quality_features_for_release(release, pixels[None]))
 
-    def predict_inputs(self, served: LoadedRelease, inputs: npt.NDArray[np.float32]) -> Prediction:
-        """Predict what others have preprocessed; features alone tell whether it is unlike the release's images."""
-        return prediction_of(served.predictor.release, *self._outputs(served, inputs=inputs))
+    def predict_many(
+        self, served: LoadedRelease, images: Pixels | npt.NDArray[np.float32], remaining: RequestTime
+    ) -> Prediction:
+        """Predict network pixels (N, size, size, C), or what others have preprocessed, in turns of a few images."""
+        release, n = served.predictor.release, max(_PER_TURN, self._most(served))
+        pixels = images.astype(np.uint8, copy=False) if images.dtype == np.uint8 else None
+        outputs = []
+        for start in range(0, len(images), n):
+            remaining.require()
+            if pixels is None:
+                inputs = images[start : start + n].astype(np.float32, copy=False)
+            else:
+                inputs = release.preprocessing.normalise(pixels[start : start + n])
+            outputs.append(self._outputs(served, inputs=inputs, remaining=remaining))
+        # without pixels features alone tell whether an image is unlike the release's
+        appearance = None if pixels is None else quality_features_for_release(release, pixels)
+        logits, features = (np.concatenate(column) for column in zip(*outputs, strict=True))
+        return prediction_of(release, logits, features, appearance)
+
+    def require_room(self, served: LoadedRelease) -> None:
+        """Refuse a request that would find the queue full, before any work is done for it."""
+        limiter, size = self._limit_for(served)
+        place = LimitPlace(limiter, size)
+        place.seconds_for = self._durations.seconds_for
+        limiter.require_room(place)
+
+    def _limit_for(self, served: LoadedRelease) -> tuple[Limiter, int]:
+        """The limiter of a release's runs, and what one of them takes: never more cores than there are."""
+        if served.predictor.network.own_queue:
+            return self.elsewhere, 1
+        return self.here, min(served.cores or self._cores, self._cores)
 
     def _outputs(
-        self, served: LoadedRelease, *, pixels: Pixels | None = None, inputs: npt.NDArray[np.float32] | None = None
+        self,
+        served: LoadedRelease,
+        *,
+        pixels: Pixels | None = None,
+        inputs: npt.NDArray[np.float32] | None = None,
+        remaining: RequestTime | None = None,
     ) -> Outputs:
         """Run the network in this thread when its turn comes, unless another caller's run takes this image along."""
-        limiter = self.elsewhere if served.predictor.network.own_queue else self.here
-        # a run never takes more cores than there are
-        size = 1 if limiter is self.elsewhere else min(served.cores or self._cores, self._cores)
+        limiter, size = self._limit_for(served)
         with WAITING.track_inprogress(), record_span("inference", release=str(served.release_id)):
             together = self._most(served) * (limiter.size // size)
             pending = _PendingPrediction(limiter, size, served, pixels, inputs)
+            pending.remaining = remaining
             # names no place, which would otherwise keep itself and its pixels
             pending.seconds_for = lambda number: self._durations.seconds_for(math.ceil(number / together))
             with pending:

@@ -17,11 +17,29 @@ from ml.util.files import file_sha256
 
 #: Addresses of buckets, by how they begin.
 SCHEMES = ("s3://", "gs://", "az://")
+#: obstore's variables with the address of a service other than the provider's own, by scheme.
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
+}
+# of any request, from the connection to the last byte, and of those together that repeat one
+_SECONDS = 10
 # larger files go in parts, which only a whole upload makes visible; parts cannot be made conditional
-_IN_ONE_PIECE = 64 * 1024**2
+_IN_ONE_PIECE = 16 * 1024**2
+# what one request for a part of an object reads
+_PIECE = 8 * 1024**2
+# parts of an upload that share the connection
+_PARTS_AT_ONCE = 4
 # where the sweep puts what nobody uses, until the next day's sweep removes it
 _SWEPT = "swept/"
 _log = structlog.get_logger("secondread")
+
+
+def find_endpoints(url: str) -> dict[str, str]:
+    """Addresses of the service that has a bucket, by the variable that sets them; none of the provider's own."""
+    names = _ENDPOINTS[url.partition("://")[0]]
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 class BucketStore:
@@ -34,11 +52,12 @@ class BucketStore:
         except ImportError as exc:
             raise ValueError("a bucket needs the extra s3: pip install 'secondread[s3]'") from exc
         self._api: Any = obstore
-        # an endpoint without TLS is one that somebody wrote down as such
-        patient = {"timeout": "60s", "connect_timeout": "3s", "allow_http": True}
-        hasty = {"timeout": "2s", "connect_timeout": "1s", "allow_http": True}
+        # an endpoint without TLS is one that the settings have allowed
+        plain = any(address.startswith("http://") for address in find_endpoints(url).values())
+        patient = {"timeout": f"{_SECONDS}s", "connect_timeout": "3s", "allow_http": plain}
+        hasty = {"timeout": "2s", "connect_timeout": "1s", "allow_http": plain}
         none = {"max_retries": 0, "retry_timeout": timedelta(seconds=2)}
-        retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
+        retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=_SECONDS)}
         try:
             opened: Any = from_url
             self._store = opened(url, client_options=patient, retry_config=retries)
@@ -65,7 +84,7 @@ class BucketStore:
             if self.intact(key):
                 return False
             with self._asking():
-                self._api.put(self._store, key, content)
+                self._api.put(self._store, key, content, max_concurrency=_PARTS_AT_ONCE)
             return True
         data = content.read_bytes() if isinstance(content, Path) else content
         try:
@@ -88,16 +107,26 @@ class BucketStore:
         return data
 
     def _read(self, key: str) -> bytes:
-        with self._asking():
-            data = bytes(self._api.get(self._store, key).bytes())
+        data = b"".join(self._pieces(key))
         require_digest(key, hashlib.sha256(data).hexdigest())
         return data
+
+    def _pieces(self, key: str) -> Iterator[bytes]:
+        """Content of an object, a large one by several requests, each of which has its time."""
+        with self._asking():
+            whole = self._api.get(self._store, key)
+            size = int(whole.meta["size"])
+            if size <= _PIECE:
+                yield bytes(whole.bytes())
+                return
+            for start in range(0, size, _PIECE):
+                yield bytes(self._api.get_range(self._store, key, start=start, end=min(start + _PIECE, size)))
 
     def fetch(self, key: str, path: Path) -> None:
         """Write an object to a file, piece by piece."""
         try:
-            with self._asking(), path.open("wb") as stream:
-                for piece in self._api.get(self._store, key):
+            with path.open("wb") as stream:
+                for piece in self._pieces(key):
                     stream.write(piece)
             require_digest(key, file_sha256(path))
         except BaseException:
@@ -106,8 +135,11 @@ class BucketStore:
 
     def intact(self, key: str) -> bool:
         """Whether an object is there and unchanged."""
+        digest = hashlib.sha256()
         try:
-            self._read(key)
+            for piece in self._pieces(key):
+                digest.update(piece)
+            require_digest(key, digest.hexdigest())
         except (NotFound, DamagedObjectError):
             return False
         return True

@@ -2,14 +2,20 @@
 
 ::
 
-    with Client("http://127.0.0.1:8000", api_key) as api:
-        print(api.predict(image).disagreement_prob)
-        for case in api.iter_cases(site="north"):
-            print(case.external_id, case.n_labels)
+    try:
+        with Client("http://127.0.0.1:8000", api_key) as api:
+            print(api.predict(image).disagreement_prob)
+            for case in api.iter_cases(site="north"):
+                print(case.external_id, case.n_labels)
+    except ApiError as refused:
+        print(refused.code, refused.detail)
+    except httpx2.TransportError as unreachable:
+        print(unreachable)
 
 Methods are called as the operations of the API are and take what these take; ``iter_…`` go through all pages. What is
-refused raises ``ApiError``. A request whose connection breaks, or that comes when the service is busy, is sent again;
-one that stores something carries the same Idempotency-Key each time, and is stored once.
+refused raises ``ApiError``, and ``httpx2.TransportError`` means that the service was not reached. A request whose
+connection breaks, or that comes when the service is busy, is sent again; one that stores something carries the same
+Idempotency-Key each time, and is stored once.
 """
 
 try:

@@ -38,6 +38,7 @@ from tests.support.jobs import work_off
 from tests.support.process import free_port
 from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_snapshots_tell_all
+from tests.support.waiting import patient
 
 Two = tuple[Service, Service]
 HTML = {"Accept": "text/html"}
@@ -365,6 +366,7 @@ def test_what_is_stored_is_read_listed_and_removed(place: Place, tmp_path: Path)
     (tmp_path / "large").write_bytes(os.urandom(1 << 20) * 70)
     large = f"imports/{file_sha256(tmp_path / 'large')}.zip"
     place.store.put(large, tmp_path / "large")
+    assert place.store.intact(large)
     place.store.fetch(large, tmp_path / "back")
     assert file_sha256(tmp_path / "back") == file_sha256(tmp_path / "large")
     assert [place.store.get(key) for key in keys] == [b"one", b"two"]
@@ -520,3 +522,17 @@ def test_a_folder_of_which_no_copy_can_be_made_is_no_defect(bucket: str, tmp_pat
     (tmp_path / "there").write_text("in the way")
     with pytest.raises(StorageFull):
         SharedFolders(tmp_path / "there", BucketStore(bucket)).path("releases/1")
+
+
+@pytest.mark.slow
+def test_a_frozen_bucket_keeps_an_upload_for_ten_seconds(two: Two, buckets: BucketServer) -> None:
+    one, _ = two
+    assert one.upload("case-1", cell_png()).status_code == 201
+    os.kill(buckets.pid, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        assert one.upload("case-2", cell_png(1)).status_code == 503
+        assert time.monotonic() - begun < 10 + patient(1)
+    finally:
+        os.kill(buckets.pid, signal.SIGCONT)
+    assert one.upload("case-2", cell_png(1)).status_code == 201

@@ -190,3 +190,6 @@ def test_the_example_in_the_documents_runs(installation: Installation, tmp_path:
     (tmp_path / "cell.png").write_bytes(b"no picture")
     refused = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    command[2] = "http://127.0.0.1:1"
+    away = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (away.returncode, "does not answer" in away.stderr, len(away.stderr.splitlines())) == (1, True, 1)

@@ -8,6 +8,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow.parquet
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
@@ -80,6 +81,10 @@ def test_metrics_are_empty_but_whole_without_labels(service: Service) -> None:
     assert document["metrics"]["L"]["value"] is None
     assert document["warnings"]
     assert service.get("viewer", "/v1/metrics", params={"partition": "nonsense"}).status_code == 422
+    publish_estimates(service.context)
+    samples = [one for metric in text_string_to_metric_families(service.metrics()) for one in metric.samples]
+    assert {"secondread_workers", "secondread_batch_size_sum"} <= {one.name for one in samples}
+    assert [one for one in samples if not np.isfinite(one.value)] == []
 
 
 def estimate_lines(service: Service) -> list[str]:

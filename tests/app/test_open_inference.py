@@ -2,9 +2,13 @@
 
 import base64
 import json
+import socket
 import struct
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +20,9 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from app.accounts import people as auth
+from app.http.limiter import LARGE_PICTURES, LimitPlace
+from app.predictions.inference import InferenceEngine
+from app.predictions.open_inference import service as open_inference
 from app.predictions.open_inference.service import OUTPUTS, PER_BYTE
 from app.predictions.wire_format import MAX_JSON, read_message
 from ml.datasets.cells import simulate_cell
@@ -24,8 +31,10 @@ from ml.release.artifact import Release, read_release
 from ml.release.triton import network_name
 from tests.support.images import encode
 from tests.support.process import Installation
+from tests.support.sabotage import undone
 from tests.support.service import Service, cell_png
 from tests.support.tiny_release import with_familiarity
+from tests.support.waiting import patient, wait_until
 
 T = TypeVar("T")
 FILES = [cell_png(number) for number in range(5)]
@@ -268,6 +277,84 @@ def with_binary(content: bytes, shape: list[int], **described: Any) -> tuple[byt
     given = {"name": "bytes", "datatype": "BYTES", "shape": shape, "parameters": {"binary_data_size": len(content)}}
     head = inputs(given | described)
     return head + content, str(len(head))
+
+
+def with_files(*files: bytes) -> tuple[bytes, str]:
+    return with_binary(b"".join(struct.pack("<I", len(data)) + data for data in files), [len(files)])
+
+
+@undone("T17", "a full queue refuses before any work", InferenceEngine, "require_room", lambda *_: None)
+def test_a_full_queue_is_reported_before_any_picture_is_decoded(
+    program: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, request = program.context.inference.here, with_files(FILES[0][:90], FILES[1])
+    assert asked(program, *request).status_code == 422
+    monkeypatch.setattr(line, "queue", 0)
+    with LimitPlace(line, line.size):
+        assert asked(program, *request).status_code == 429
+    assert asked(program, *request).status_code == 422
+
+
+class Turns:
+    """Runs of the champion's network, and what is done within each."""
+
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch, within: Callable[[], None]) -> None:
+        assert service.post("program", "/v1/predictions", content=FILES[0]).status_code == 200  # it is loaded
+        served = service.context.inference._served
+        assert served is not None
+        self.n, self._run, self._within = 0, served.predictor.run, within
+        monkeypatch.setattr(served.predictor, "run", self._count)
+
+    def _count(self, inputs: Any) -> Any:
+        self.n += 1
+        self._within()
+        return self._run(inputs)
+
+
+def test_work_that_has_begun_waits_when_the_queue_fills_up(program: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, others = program.context.inference.here, list[LimitPlace]()
+
+    def fill() -> None:
+        """Put another caller next in the line, and let no further one wait."""
+        if not others:
+            others.append(LimitPlace(line, line.size))
+            line.enter(others[0], threading.Event)
+            line.queue = 0
+
+    turns = Turns(program, monkeypatch, fill)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asked, program, *with_files(*FILES, *FILES))
+        wait_until(lambda: answer.done() or line.count_use().waiting == 1)
+        others[0].give_back()
+        assert answer.result().status_code == 200
+    assert turns.n == 2
+
+
+def test_a_request_ends_when_its_time_is_over(program: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, line = Turns(program, monkeypatch, lambda: time.sleep(0.2)), program.context.inference.here
+    monkeypatch.setattr(open_inference, "INFER_SECONDS", 0.3)
+    answer = asked(program, *with_files(*(FILES * 12)))
+    assert (answer.status_code, "send fewer images" in answer.json()["error"]) == (503, True)
+    assert turns.n <= 2, "it went on afterwards"
+    with LimitPlace(line, line.size):
+        assert asked(program, *with_files(*FILES)).status_code == 503
+
+
+def test_work_ends_when_the_client_is_gone(server: Installation) -> None:
+    """Pictures of more than a megapixel, each decoded by a process of its own: half a minute of work."""
+    body, header = with_files(*[encode(np.full((1100, 1100, 3), 200, dtype=np.uint8))] * 64)
+    head = f"POST /v2/models/champion/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    head += f"Authorization: Bearer {server.keys['program']}\r\nInference-Header-Content-Length: {header}\r\n\r\n"
+
+    def decoded() -> int:
+        rows = httpx2.get(f"{server.address}/readyz?verbose", timeout=patient(5)).json()["limits"]
+        return int(next(row["in_use"] for row in rows if row["name"] == LARGE_PICTURES.name))
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=patient(20)) as connection:
+        connection.sendall(head.encode() + body)
+        wait_until(decoded)
+    wait_until(lambda: '"status": 499' in server.log, 5, lambda: server.log)
+    assert decoded() == 0
 
 
 def test_pictures_are_refused_as_v1_refuses_them(program: Service) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import signal
 import threading
 import time
@@ -16,11 +17,12 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
+from app import settings
 from app.http.errors import ServiceUnavailable
 from app.predictions import remote
 from app.predictions.remote import InferenceBackend, NetworkMismatchError
 from app.predictions.wire_format import HEADER_LENGTH, OutputTensor, read_message, write_message
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from ml.images.preprocess import decode_image
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import LocalNetwork, Predictor
@@ -408,3 +410,37 @@ def test_an_address_that_is_none_is_told() -> None:
     for url in ("triton:8000", "ftp://triton", "http://", "http://a@triton", "http://triton/?x=1"):
         with pytest.raises(ValueError, match=r"must be an address|must not carry"):
             Settings(inference_url=url)
+
+
+@undone("T27", "what leaves this machine is encrypted", settings, "_is_this_machine", lambda _: True)
+@pytest.mark.parametrize(
+    ("name", "address", "host"),
+    [
+        ("SECONDREAD_INFERENCE_URL", "http://gpu:8000/v2/models/cells", "gpu"),
+        ("SECONDREAD_INFERENCE_URL", "http://[fd00::7]:8000", "fd00::7"),
+        ("AWS_ENDPOINT", "http://bucket:9000", "bucket"),
+        ("AWS_ENDPOINT_URL", "http://10.0.0.7:9000", "10.0.0.7"),
+    ],
+)
+def test_nothing_is_asked_of_another_machine_without_tls_unless_that_is_set(
+    monkeypatch: pytest.MonkeyPatch, name: str, address: str, host: str
+) -> None:
+    monkeypatch.setenv("SECONDREAD_STORAGE_URL", "s3://cells/laboratory")
+    for other in (address.replace("http:", "https:"), "http://127.0.0.1:9000", "http://localhost:9000"):
+        monkeypatch.setenv(name, other)
+        read_settings()
+    monkeypatch.setenv(name, address)
+    with pytest.raises(ValueError, match=rf"^{name}: {re.escape(host)} .* SECONDREAD_PLAIN_HTTP_HOSTS='\["):
+        read_settings()
+    monkeypatch.setenv("SECONDREAD_PLAIN_HTTP_HOSTS", json.dumps([host]))
+    read_settings()
+
+
+def test_a_service_that_would_ask_without_tls_does_not_start(tmp_path: Path) -> None:
+    made = Installation(tmp_path / "home")
+    made.environment |= {"SECONDREAD_STORAGE_URL": "s3://cells", "AWS_ENDPOINT": "http://bucket:9000"}
+    refused = made.run("serve", check=False)
+    assert refused.returncode != 0
+    assert "SECONDREAD_PLAIN_HTTP_HOSTS='[\"bucket\"]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not made.home.exists()

@@ -112,6 +112,20 @@ class PostgresServer:
             self.run("pg_ctl", "-D", str(self.data), "-m", "immediate", "stop")
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def encrypt(self, certificate: Path | None, key: Path | None) -> None:
+        """Speak TLS as well, with a certificate and its key, or no longer."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            if certificate is None or key is None:
+                connection.execute("ALTER SYSTEM RESET ssl")
+            else:
+                for source, name in ((certificate, "server.crt"), (key, "server.key")):
+                    (self.data / name).unlink(missing_ok=True)
+                    (self.data / name).write_bytes(source.read_bytes())
+                    (self.data / name).chmod(0o600)
+                    os.chown(self.data / name, self.user.get("user", -1), self.user.get("group", -1))
+                connection.execute("ALTER SYSTEM SET ssl = on")
+            connection.execute("SELECT pg_reload_conf()")
+
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
 

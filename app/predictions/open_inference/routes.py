@@ -3,6 +3,7 @@
 from importlib.metadata import version as package_version
 from typing import Annotated
 
+from anyio import from_thread
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -104,7 +105,11 @@ async def _read_plain_body(request: Request) -> bytes:
 def _infer_response(context: AppContext, request: Request, model: str, version: str | None, body: bytes) -> Response:
     served_model = find_model(context, model, version)
     content, header_length = service.run_inference_request(
-        context, served_model, body, request.headers.get(HEADER_LENGTH)
+        context,
+        served_model,
+        body,
+        request.headers.get(HEADER_LENGTH),
+        lambda: from_thread.run(request.is_disconnected),
     )
     if header_length is None:
         return Response(content, media_type="application/json")

@@ -3,7 +3,7 @@
 import base64
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from app.context import ServiceContext
 from app.http.errors import BadRequest, NoRelease, NotFound
-from app.http.limiter import DOCUMENTS, Limiter, LimitPlace
+from app.http.limiter import DOCUMENTS, INFER_SECONDS, Limiter, LimitPlace, RequestTime
 from app.predictions.service import (
     MAX_JSON,
     InferenceMessage,
@@ -32,7 +32,8 @@ from app.predictions.service import (
 )
 from app.releases.service import all_releases, get_champion_alias, releases_named
 from ml.distributions.families import DirichletCpe
-from ml.images.preprocess import Preprocessing
+from ml.images.picture import estimate_decoding_cost
+from ml.images.preprocess import Pixels, Preprocessing
 from ml.release.predictor import Prediction
 from ml.release.triton import NETWORK_PARAMETER, network_name
 
@@ -160,21 +161,24 @@ _LOWEST, _HIGHEST = -1.0, 2.0
 
 
 def run_inference_request(
-    context: ServiceContext, model: ServedModel, body: bytes, header_length: str | None
+    context: ServiceContext,
+    model: ServedModel,
+    body: bytes,
+    header_length: str | None,
+    is_client_gone: Callable[[], bool],
 ) -> tuple[bytes, int | None]:
-    """Answer a request for inference."""
+    """Answer a request for inference: refused before any work if the queue is full, ended if its client is gone."""
+    remaining = RequestTime(INFER_SECONDS, is_client_gone)
     try:
         size = min(document_size(body, header_length), MAX_JSON)
         with LimitPlace(PARSING, PER_BYTE * size):
             request = _parse_request(read_message(body, header_length), model.served.predictor.release.preprocessing)
     except TensorError as exc:
         raise BadRequest(str(exc)) from exc
+    context.inference.require_room(model.served)
     given = request.given
-    outputs = (
-        _predict_pictures(context, model.served, given)
-        if isinstance(given, list)
-        else _prediction_arrays(context.inference.predict_inputs(model.served, given))
-    )
+    images = _decode_all(context, model.served, given, remaining) if isinstance(given, list) else given
+    outputs = _prediction_arrays(context.inference.predict_many(model.served, images, remaining))
     document: dict[str, object] = {"model_name": model.name, "model_version": model.version}
     if request.identifier:
         document["id"] = request.identifier
@@ -259,13 +263,15 @@ def _check_pixel_range(inputs: npt.NDArray[np.float32], preprocessing: Preproces
     return inputs
 
 
-def _predict_pictures(context: ServiceContext, served: LoadedRelease, files: list[bytes]) -> Arrays:
-    rows = []
-    for data in files:
-        with context.pictures.opened(data, served.predictor.release.preprocessing) as picture:
-            pixels = picture.pixels
-        rows.append(_prediction_arrays(context.inference.predict(served, pixels)))
-    return {name: np.concatenate([row[name] for row in rows]) for name in OUTPUTS}
+def _decode_all(context: ServiceContext, served: LoadedRelease, files: list[bytes], remaining: RequestTime) -> Pixels:
+    """Network pixels (N, size, size, C) of image files, decoded one by one in memory that is taken once for all."""
+    preprocessing, costs = served.predictor.release.preprocessing, [estimate_decoding_cost(data) for data in files]
+    pixels = []
+    with context.pictures.reserve(costs):
+        for data, cost in zip(files, costs, strict=True):
+            remaining.require()
+            pixels.append(context.pictures.decode(data, preprocessing, cost).pixels)
+    return np.stack(pixels)
 
 
 def _prediction_arrays(prediction: Prediction) -> Arrays:

@@ -3,8 +3,13 @@
  * openapi-fetch.
  *
  *     const api = connect("http://127.0.0.1:8000", { apiKey });
- *     const prediction = await predict(api, image);
- *     const read = await take(api.POST("/v1/reads"));
+ *     try {
+ *       const prediction = await predict(api, image);
+ *       const read = await take(api.POST("/v1/reads"));
+ *     } catch (error) {
+ *       if (!(error instanceof ApiError)) throw error; // the service does not answer
+ *       console.error(error.code, error.detail);
+ *     }
  */
 import createFetchClient, { type Client } from "openapi-fetch";
 import type { components, paths } from "./schema.ts";
@@ -102,12 +107,14 @@ export async function need<T>(answer: Promise<{ data?: T }>): Promise<NonNullabl
 export async function* pages<T>(
   ask: (cursor: string | null) => Promise<{ data?: { items: T[]; next_cursor: string | null } }>,
 ): AsyncGenerator<T> {
+  const seen = new Set<string | null>([null]); // a cursor that comes again leads nowhere new
   let cursor: string | null = null;
   do {
     const page: { items: T[]; next_cursor: string | null } = await need(ask(cursor));
     yield* page.items;
+    seen.add(cursor);
     cursor = page.next_cursor;
-  } while (cursor !== null);
+  } while (!seen.has(cursor));
 }
 
 function form(image: Blob, fields: Record<string, string> = {}, field?: Blob): FormData {

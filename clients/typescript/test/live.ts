@@ -22,6 +22,9 @@ for await (const shown of pages((cursor) => lead.GET("/v1/cases", { params: { qu
   listed.push(shown.id);
 }
 assert.deepEqual(listed, ids.toReversed());
+const same: number[] = [];
+for await (const entry of pages(() => Promise.resolve({ data: { items: [1], next_cursor: "again" } }))) same.push(entry);
+assert.deepEqual(same, [1, 1]); // a cursor that comes again leads nowhere new
 
 // the answers to the first two requests are lost on the way: one case is stored all the same
 let sent = 0;
