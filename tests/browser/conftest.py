@@ -18,7 +18,7 @@ from sqlalchemy import select, update
 from app.audit.chain.keys import AnnotatorKeys, derive_keys
 from app.cases.blindness import case_handle
 from app.database.engine import Database
-from app.database.tables import Account, Annotator, Label, ReadRequest, utc_now
+from app.database.tables import Account, Annotator, Label, Read, ReadRequest, utc_now
 from app.http.principal import Principal
 from app.settings import Settings
 from tests.support.process import Installation
@@ -205,11 +205,12 @@ def pack(files: dict[str, bytes]) -> bytes:
 
 
 def close_open_requests(made: Installation) -> None:
-    """Want no read any more of the cases that are there."""
+    """Want no read any more of the cases that are there, whoever holds them."""
     database = Database(made.sqlalchemy_url)
     with database.write() as session:
-        no_more = update(ReadRequest).where(ReadRequest.state == "open")
-        session.execute(no_more.values(state="closed", closed_at=utc_now()))
+        session.execute(update(Read).where(Read.state == "leased").values(state="expired", ended_at=utc_now()))
+        no_more = update(ReadRequest).where(ReadRequest.state.in_(("open", "leased")))
+        session.execute(no_more.values(state="closed", closed_at=utc_now(), lease_expires_at=None))
     database.engine.dispose()
 
 
