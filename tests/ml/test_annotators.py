@@ -365,7 +365,7 @@ def test_the_heaviest_count_vectors_are_kept_and_the_rest_is_told(keep: int, mon
     assert (kept.dropped > 0).any()
     assert off <= kept.dropped.max()
     monkeypatch.setattr(posterior, "MAX_STATES", 0)
-    monkeypatch.setattr(posterior, "top_k_weights", lambda *given: top_k_weights(*given[:4], 10_000))
+    monkeypatch.setattr(posterior, "top_k_weights", lambda a, b, c, d, _: top_k_weights(a, b, c, d, 10_000))
     sparse = named_posterior(prior, long, confusions)
     np.testing.assert_allclose(sparse.opinion_products, exact.opinion_products, atol=1e-13)
     np.testing.assert_allclose(sparse.log_likelihood, exact.log_likelihood, atol=1e-12)
