@@ -230,8 +230,8 @@ class Settings(BaseSettings):
             host = parts.hostname or ""
             if parts.scheme == "http" and not _is_this_machine(host) and host not in self.plain_http_hosts:
                 raise ValueError(
-                    f"{name}: {host} has no TLS, and the network there could read images and keys: use https, "
-                    f"or allow it by SECONDREAD_PLAIN_HTTP_HOSTS='[\"{host}\"]'"
+                    f"{name}: {host} would be asked without TLS: use https, or allow it by "
+                    f"SECONDREAD_PLAIN_HTTP_HOSTS='[\"{host}\"]'"
                 )
         return self
 

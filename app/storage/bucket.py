@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.http.errors import NotFound, ServiceUnavailable
 from app.storage.blobs import DamagedObjectError, StoredObject, digest_from_key, require_digest
@@ -17,12 +18,7 @@ from ml.util.files import file_sha256
 
 #: Addresses of buckets, by how they begin.
 SCHEMES = ("s3://", "gs://", "az://")
-#: obstore's variables with the address of a service other than the provider's own, by scheme.
-_ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
-}
+_PROVIDERS = {"s3": "aws_", "gs": "google_", "az": "azure_"}
 # of any request, from the connection to the last byte, and of those together that repeat one
 _SECONDS = 10
 # larger files go in parts, which only a whole upload makes visible; parts cannot be made conditional
@@ -36,10 +32,24 @@ _SWEPT = "swept/"
 _log = structlog.get_logger("secondread")
 
 
+class _Endpoints(BaseSettings):
+    """obstore's own variables with the address of a service other than the provider's."""
+
+    model_config = SettingsConfigDict(extra="ignore")
+
+    aws_endpoint: str = ""
+    aws_endpoint_url: str = ""
+    aws_endpoint_url_s3: str = ""
+    google_base_url: str = ""
+    azure_endpoint: str = ""
+    azure_storage_endpoint: str = ""
+
+
 def find_endpoints(url: str) -> dict[str, str]:
     """Addresses of the service that has a bucket, by the variable that sets them; none of the provider's own."""
-    names = _ENDPOINTS[url.partition("://")[0]]
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+    provider = _PROVIDERS[url.partition("://")[0]]
+    variables = _Endpoints().model_dump().items()
+    return {name.upper(): address for name, address in variables if address and name.startswith(provider)}
 
 
 class BucketStore:
