@@ -37,7 +37,7 @@ from benchmarks.scaling_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard
 from ml.scoring.shards import score_shard
-from ml.tables.matching import EvaluationOptions
+from ml.tables.evaluate import EvaluationOptions
 from ml.tables.streaming import Streaming
 from tests.support.bucket import BucketServer, bucket_server
 from tests.support.postgres import PostgresServer

@@ -20,7 +20,7 @@ from ml.release.device import Device
 from ml.release.predictor import Predictor
 from ml.release.score import MAY_BE_EMPTY, prediction_columns
 from ml.scoring.images import BLOCK, ImageList, Rows, open_list, repeated_row
-from ml.tables.matching import TRAINED_ON
+from ml.tables.evaluate import TRAINED_ON
 from ml.tables.reading import Column, Place, TableError, empty_where_nan, fail_at
 from ml.util.files import replace_file, temporary_path
 

@@ -41,7 +41,7 @@ from ml.release.triton import MAX_BATCH, network_name
 from ml.scoring.shards import ShardError, join_job, read_job, score_shard
 from ml.scoring.table import score_images
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.matching import EvaluationOptions, match_tables
+from ml.tables.evaluate import EvaluationOptions, evaluate_cases, match_tables
 from ml.tables.reading import TableError, write_table
 from ml.tables.streaming import evaluate_stream
 from ml.util.files import file_sha256, read_json, write_json
@@ -437,7 +437,7 @@ def test_two_predictions_are_compared_on_what_neither_was_trained_on() -> None:
     assert cases.predictions.case_ids == [f"c{number}" for number in range(3, 8)]
     assert cases.rival is not None
     assert len(cases.rival.rows) == 5
-    found = [text for text in cases.warnings() if "left out because" in text]
+    found = [text for text in evaluate_cases(cases, EvaluationOptions()).warnings if "left out because" in text]
     assert found == ["3 of 8 cells are left out because the release was trained on them"]
 
 
