@@ -32,7 +32,7 @@ from ml.release.ood_detector import (
 )
 from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
 from ml.release.score import predict_files
-from ml.scoring.table import score_images
+from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import read_table
 from ml.training.export import export_run
@@ -437,7 +437,7 @@ def test_a_strange_image_is_flagged_with_reasons_and_its_disagreement_withheld(c
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_leaves_the_cell_empty_and_is_judged_by_the_raw_one(checked: Path, images: Path, kind: str) -> None:
     out = images.parent / f"predictions.{kind}"
-    assert score_images(checked, images, out).n_predictions == 9
+    assert score_images(ScoreRequest(checked, images), out).n_predictions == 9
     table, rows = read_table(out), predict_files(checked, sorted(images.iterdir()))
     flags = table.column("out_of_distribution").to_pylist()
     assert flags == [row["out_of_distribution"] for row in rows]
