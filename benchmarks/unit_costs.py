@@ -37,7 +37,8 @@ from benchmarks.scaling_files import SIDE, write_list, write_tables
 from benchmarks.service import Bench
 from ml.scoring.evaluation_shards import evaluate_shard
 from ml.scoring.shards import score_shard
-from ml.tables.matching import EvaluationOptions
+from ml.scoring.table import ScoreRequest
+from ml.tables.evaluate import EvaluationOptions
 from ml.tables.streaming import Streaming
 from tests.support.bucket import BucketServer, bucket_server
 from tests.support.postgres import PostgresServer
@@ -247,7 +248,7 @@ def scoring(folder: Path, release: Path, images: tuple[int, int]) -> dict[str, f
     for rows in (1, *images):  # the first one pays for what is loaded
         listed = write_list(folder, rows)
         before = time.process_time()
-        score_shard(release, listed, folder / f"scored-{rows}", (1, 1))
+        score_shard(ScoreRequest(release, listed), folder / f"scored-{rows}", (1, 1))
         seconds.append(time.process_time() - before)
     _, few, many = seconds
     return {"seconds": (many - few) / (images[1] - images[0]), "n": images[1] - images[0]}

@@ -30,8 +30,7 @@ from app.recalibration.service import RecalibrationInputs, fit_candidate, judge_
 from app.recalibration.training_data import StoredOutputs, count_case_labels
 from app.releases.schemas import RecalibrationMethod
 from experiments import RESULTS
-from ml.datasets.annotators import AnnotatorPool
-from ml.datasets.cells import simulate_cells
+from ml.datasets.cells import AnnotatorPool, simulate_cells
 from ml.distributions.families import gini
 from ml.metrics.paired_difference import Change
 from ml.release.artifact import Release, read_release

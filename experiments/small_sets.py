@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from experiments import RESULTS
+from ml.annotations import Annotations
 from ml.calibration.calibrators import Calibration
-from ml.datasets.annotators import AnnotatorPool, count_labels
 from ml.datasets.base import ImageDataset
-from ml.datasets.cells import load_cells
-from ml.datasets.folder import own_partitions
+from ml.datasets.cells import AnnotatorPool, load_cells
+from ml.datasets.folder import SHARES
 from ml.datasets.pbc import load_pbc
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.training.calibrate import calibrate_run
@@ -37,6 +37,7 @@ from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_precision, train
 from ml.util.arrays import FloatArray
 from ml.util.files import read_json
+from ml.util.splits import stratified_partitions
 
 CPU = torch.device("cpu")
 #: Batch size, multiple of the passes for ``MIN_STEPS`` (0: one pass), exponent of the class weights, augmentation.
@@ -51,7 +52,7 @@ WAYS: dict[str, tuple[int | None, int, float, str]] = {
 
 def picked(data: ImageDataset, rows: FloatArray, groups: list[str], counts: FloatArray, seed: int) -> ImageDataset:
     """Some cells of a data set with these labels, split anew by group."""
-    partition = own_partitions(groups, counts, seed)
+    partition = stratified_partitions(groups, counts, SHARES, seed)
     pixels = data.pixels[rows]
     mean, std = fit_normalisation(pixels[partition == "train"])
     old = data.preprocessing
@@ -83,7 +84,7 @@ def rare_cells(n: int, seed: int, whole: ImageDataset) -> ImageDataset:
     rows = rng.choice(len(kind), n, replace=False, p=weight / weight.sum())
     _, labels = AnnotatorPool().read(truth[rows], 2, rng)
     order = np.unique(patients[rows], return_inverse=True)[1] % 40
-    return picked(whole, rows, [f"p{k}" for k in order], count_labels(labels, truth.shape[1]), seed)
+    return picked(whole, rows, [f"p{k}" for k in order], Annotations.of_matrix(labels, truth.shape[1]).counts(), seed)
 
 
 def one_run(data: ImageDataset, way: str, seed: int, folder: Path) -> dict[str, float]:

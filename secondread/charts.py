@@ -10,7 +10,7 @@ from ml.charts.rows import TriagePoint
 from ml.dataframes import by_class, has_cases, same_rows
 from ml.distributions.families import gini
 from ml.metrics import Evaluation, triage_recall, uncertainty_scores
-from ml.tables.matching import EvaluationOptions, match_one
+from ml.tables.evaluate import EvaluationOptions, match_one
 from ml.tables.reading import TableSource
 from ml.util.arrays import FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
 

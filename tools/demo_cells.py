@@ -10,7 +10,20 @@ from pathlib import Path
 
 from app.demo.real_cells import FOLDER
 from ml.datasets.base import datasets_folder
-from ml.datasets.pbc import demo_cells
+from ml.datasets.pbc import demo_rows, label_table
+
+
+def demo_cells() -> list[dict[str, str]]:
+    """The demo's cells: file, cell type and nucleus shape by either annotator."""
+    table = label_table()
+    names = {
+        "file": "file",
+        "cell_type": "cell_type",
+        "annotator_1": "a1_nucleus_shape",
+        "annotator_2": "a2_nucleus_shape",
+    }
+    drawn = table.take(demo_rows(table)).select(list(names.values())).rename_columns(list(names))
+    return [{name: str(value) for name, value in row.items()} for row in drawn.to_pylist()]
 
 
 def write_cells(folder: Path) -> None:

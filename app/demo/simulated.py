@@ -14,8 +14,7 @@ from app.demo.laboratory import DemoPlan, PlannedCell, can_fill_demo, can_wait_f
 from app.demo.people import Say
 from app.labels.service import LabelIn
 from app.releases.service import get_champion_alias
-from ml.datasets.annotators import AnnotatorPool
-from ml.datasets.cells import CLASSES, cell_name, patient_name, simulate_cell
+from ml.datasets.cells import CLASSES, AnnotatorPool, cell_name, patient_name, simulate_cell
 from ml.images.preprocess import encode_png
 from ml.util.arrays import FloatArray
 

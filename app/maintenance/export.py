@@ -17,7 +17,7 @@ from app.context import ServiceContext
 from app.database.tables import AuditEvent
 from app.metrics import service as metric_service
 from app.releases.service import existing_release, patient_hmac, patient_unit, reading_classes
-from ml.tables.matching import TRAINED_ON
+from ml.tables.evaluate import TRAINED_ON
 from ml.tables.reading import Column, write_table
 from ml.util.splits import stratified_partitions
 

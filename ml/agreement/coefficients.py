@@ -15,12 +15,11 @@ import numpy.typing as npt
 from scipy.special import stdtr
 
 from ml.dataframes import same_rows, values_of
-from ml.distributions.families import gini
 from ml.metrics.cases import Sample, check_clusters, check_inputs, observed_disagreement, select_sample
 from ml.metrics.homogeneity_test import DependenceTest
 from ml.metrics.jackknife import Estimate, Replicates, mean_replicates, to_estimate
 from ml.metrics.ordinal import quadratic_kappa
-from ml.util.arrays import FloatArray, IntArray, as_label_counts
+from ml.util.arrays import FloatArray, IntArray, as_label_counts, gini
 
 Level = Literal["nominal", "ordinal"]
 
@@ -105,7 +104,8 @@ def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
     parts = _per_cluster(y, sample)
     total = parts.sum(axis=0)
     left = np.concatenate([total[None], total - parts])
-    ranks = _mid_ranks(left)
+    # mean rank of each class, counted from the middle
+    ranks = left.cumsum(axis=-1) - left / 2 - left.sum(axis=-1, keepdims=True) / 2
     own = ranks[1:] if sample.cluster is None else ranks[1:][sample.cluster]
     gone = ((y * own).sum(axis=1) ** 2 - (y * own**2).sum(axis=1)) / spare[:, 0]
     crossed = np.einsum("gk,gk->g", ranks @ coincidences, ranks)
@@ -116,11 +116,6 @@ def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
     with np.errstate(invalid="ignore", divide="ignore"):
         alphas = _coefficient(squared - crossed, np.where(expected > 1e-9 * n, expected / (n - 1), 0.0))
     return float(alphas[0]), alphas[1:]
-
-
-def _mid_ranks(totals: FloatArray) -> FloatArray:
-    """Mean rank (..., K) of each class, counted from the middle."""
-    return np.asarray(totals.cumsum(axis=-1) - totals / 2 - totals.sum(axis=-1, keepdims=True) / 2)
 
 
 def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:

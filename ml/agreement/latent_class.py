@@ -58,8 +58,9 @@ def fit_long(long: Annotations, prior_labels: float = 1.0, tolerance: float = 1e
     before = -np.inf
     for iteration in range(1, MAX_ITERATIONS + 1):
         shares, confusion, log_prior = _maximise(one_hot, times[:, None] * probs, pseudo)
-        probs, log_likelihoods = _expect(one_hot, shares, confusion)
-        value = float(times @ log_likelihoods) + log_prior
+        logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, long.n_classes)
+        total = logsumexp(logs, axis=1, keepdims=True)
+        probs, value = np.exp(logs - total), float(times @ total[:, 0]) + log_prior
         if value - before <= tolerance * abs(value):
             names = (long.classes or None, long.annotators or None, long.case_ids or None)
             return DawidSkene(shares, confusion, probs[pattern_of], value, iteration, *names)
@@ -94,9 +95,3 @@ def _maximise(one_hot: csr_array, weights: FloatArray, pseudo: FloatArray) -> tu
     shares = (weights.sum(axis=0) + 1 / n_classes) / (weights.sum() + 1)
     log_prior = float((pseudo * np.log(confusion)).sum() + np.log(shares).sum() / n_classes)
     return shares, confusion, log_prior
-
-
-def _expect(one_hot: csr_array, shares: FloatArray, confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
-    logs = np.log(shares) + one_hot @ np.log(confusion).transpose(0, 2, 1).reshape(-1, len(shares))
-    total = logsumexp(logs, axis=1, keepdims=True)
-    return np.exp(logs - total), total[:, 0]

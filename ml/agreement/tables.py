@@ -19,10 +19,10 @@ from ml.messages import Message, messages
 from ml.metrics.cases import Sample, select_sample
 from ml.metrics.homogeneity_test import differ, marginal_homogeneity_test
 from ml.metrics.jackknife import SHARE, Estimate, mean_replicates, to_estimate
-from ml.tables.files import case_column, check_labels, classes_of_labels, is_wide, read_annotations
-from ml.tables.matching import by_finding
+from ml.tables.evaluate import by_finding
+from ml.tables.files import case_column, check_labels, classes_in, classes_of_labels, read_annotations
 from ml.tables.reading import Place, TableError, TableSource, Where, open_table, place_of
-from ml.util.arrays import FloatArray, IntArray, require_whole
+from ml.util.arrays import IntArray, require_whole
 
 #: Pairs of annotators with fewer shared cases are left out, and counted.
 MIN_SHARED = 5
@@ -192,7 +192,7 @@ def agreement_by_finding(
 def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[str] | None:
     if options.classes is not None:
         return list(options.classes)
-    if options.level == "nominal" or is_wide(table):
+    if options.level == "nominal" or classes_in(table, "count:"):
         return None
     class_names = classes_of_labels(table, where)
     try:
@@ -212,9 +212,11 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
     groups = None
     if options.cluster is not None:
         groups = np.unique(case_column(labelled, options.cluster, where).astype(str), return_inverse=True)[1]
-    sites = (
-        [] if "site" not in labelled.columns else _sites(counts, case_column(labelled, "site", where), groups, level)
-    )
+    sites, warnings = [], list[str]()
+    if "site" in labelled.columns:
+        sites = _sites(counts, case_column(labelled, "site", where), groups, level)
+    if not (counts.sum(axis=1) >= 2).any():
+        warnings.append(Message("no case has two labels: agreement cannot be measured"))
     report = AgreementReport(
         n_cases=len(labelled.case_ids),
         n_labels=int(counts.sum()),
@@ -226,9 +228,7 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
         classes=_by_class(labelled, groups),
         sites=sites,
         rater_marginals=None,
-        warnings=[]
-        if (counts.sum(axis=1) >= 2).any()
-        else [Message("no case has two labels: agreement cannot be measured")],
+        warnings=warnings,
     )
     if not report.n_labels:
         return report
@@ -248,7 +248,8 @@ def _with_annotators(
     test = marginal_homogeneity_test(long.case, long.annotator, long.label, of_label, seed=options.seed)
     pairs, skipped = _pairs(long, groups, options)
     texts = [Message(_DIFFER, p_value=test.p_value)] if differ(test.p_value) else []
-    confusion = _confusion(long)
+    size = max(long.n_annotators * long.n_classes**2, long.case.size * long.n_classes)
+    confusion = None if size > MAX_CONFUSION else fit_long(long).confusion
     if confusion is None:
         texts.append(Message(_TOO_LARGE, names=long.n_annotators, n_classes=long.n_classes))
     agreeing = _agreement_with_others(long, long.counts(), groups)
@@ -264,11 +265,6 @@ def _with_annotators(
         rater_marginals=test,
         warnings=[*report.warnings, *texts, *skipped],
     )
-
-
-def _confusion(long: Annotations) -> FloatArray | None:
-    size = max(long.n_annotators * long.n_classes**2, long.case.size * long.n_classes)
-    return None if size > MAX_CONFUSION else fit_long(long).confusion
 
 
 def _sample_of(cases: IntArray, groups: IntArray | None, n_cases: int) -> Sample:
@@ -313,9 +309,10 @@ def _pairs(
         )
         most = np.argsort(-size, kind="stable")[:MAX_PAIRS]
         first, second = first[most], second[most]
-    order = np.lexsort((second, first))
-    own = _labels_by_annotator(long)
-    pairs = []
+    order, by_annotator = np.lexsort((second, first)), np.argsort(long.annotator, kind="stable")
+    cuts = np.searchsorted(long.annotator[by_annotator], np.arange(1, long.n_annotators))
+    parts = (np.split(numbers[by_annotator], cuts) for numbers in (long.case, long.label))
+    own, pairs = list(zip(*parts, strict=True)), []
     for a, b in zip(first[order].tolist(), second[order].tolist(), strict=True):
         cases, x, y = np.intersect1d(own[a][0], own[b][0], assume_unique=True, return_indices=True)
         sample = _sample_of(cases, groups, long.n_cases)
@@ -326,12 +323,6 @@ def _pairs(
             )
         )
     return pairs, texts
-
-
-def _labels_by_annotator(long: Annotations) -> list[tuple[IntArray, IntArray]]:
-    order = np.argsort(long.annotator, kind="stable")
-    cuts = np.searchsorted(long.annotator[order], np.arange(1, long.n_annotators))
-    return list(zip(np.split(long.case[order], cuts), np.split(long.label[order], cuts), strict=True))
 
 
 def _by_class(labels: Annotations, groups: IntArray | None) -> list[ClassAgreement]:

@@ -100,7 +100,8 @@ def choose_readers(
     order = np.concatenate([patient[fold == number] for number in range(FOLDS)])
     losses = {kind: -float(values.sum()) / len(long.case) for kind, values in by_kind.items()}
     best = min(losses, key=lambda kind: losses[kind])
-    if not _is_significant_gain(by_kind[best] - by_kind[ALIKE], order):
+    gain = np.bincount(order, by_kind[best] - by_kind[ALIKE])[np.unique(order)]
+    if not gain.sum() > np.sqrt(((gain - gain.mean()) ** 2).sum()):
         best = ALIKE
     final = _path(material, weights, only=best)
     n_labels = np.bincount(long.annotator, minlength=len(names))
@@ -128,13 +129,6 @@ def _folds(patient: IntArray) -> IntArray:
     return np.asarray(dealt[number], dtype=np.int64)
 
 
-def _is_significant_gain(gain: FloatArray, patient: IntArray) -> bool:
-    by_patient = np.bincount(patient, gain)
-    by_patient = by_patient[np.unique(patient)]
-    spread = float(np.sqrt(((by_patient - by_patient.mean()) ** 2).sum()))
-    return bool(by_patient.sum() > spread)
-
-
 def _population_weights(long: Annotations, expert: Sequence[bool]) -> FloatArray:
     n_labels = np.bincount(long.annotator, minlength=long.n_annotators).astype(np.float64)
     chosen = np.array(expert, dtype=bool)
@@ -159,15 +153,11 @@ def _path(material: FitInputs, weights: FloatArray, only: str | None = None) -> 
         last = fit_readers(material, Anchor(fits[RATE].confusions, strength), last, tolerance(by_rate))
         fits[by_rate] = last
         if only in {None, by_population}:
-            anchor = Anchor(near_identity(np.einsum("a,akl->kl", weights, last.confusions)), strength)
+            population = np.einsum("a,akl->kl", weights, last.confusions)
+            other = float((1 - np.diag(population)).mean())
+            share = min(1.0, MOST_OTHER / other) if other > 0 else 1.0
+            anchor = Anchor(share * population + (1 - share) * identity, strength)
             fits[by_population] = fit_readers(material, anchor, last, tolerance(by_population))
         if only in {by_rate, by_population}:
             break
     return fits
-
-
-def near_identity(population: FloatArray) -> FloatArray:
-    """Pull a matrix (K, K) to the identity: 10 % other answers."""
-    other = float((1 - np.diag(population)).mean())
-    share = min(1.0, MOST_OTHER / other) if other > 0 else 1.0
-    return np.asarray(share * population + (1 - share) * np.eye(len(population)))

@@ -20,15 +20,8 @@ import numpy.typing as npt
 from scipy.special import expit, logsumexp
 
 from ml.annotations import Annotations
-from ml.distributions.families import (
-    DirichletCpe,
-    DirichletMixtureCpe,
-    EnsembleCpe,
-    PointCpe,
-    PredictiveDistribution,
-    gini,
-)
-from ml.util.arrays import FloatArray, IntArray
+from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, members_of
+from ml.util.arrays import FloatArray, IntArray, gini
 
 
 def n_count_vectors(n_opinions: int, n_classes: int) -> int:
@@ -133,15 +126,7 @@ class Opinions:
     @classmethod
     def of(cls, prior: PredictiveDistribution) -> "Opinions":
         """Members of any predictive distribution."""
-        if isinstance(prior, DirichletCpe):
-            a = prior.log_concentration[None]
-            return cls(prior.class_probs[None], a, np.zeros(a.shape))
-        if isinstance(prior, PointCpe):
-            shape = (1, len(prior.class_probs))
-            return cls(prior.class_probs[None], np.full(shape, np.inf), np.zeros(shape))
-        if isinstance(prior, EnsembleCpe):
-            return cls(prior.member_class_probs, np.full(prior.log_weights.shape, np.inf), prior.log_weights)
-        return cls(prior.member_class_probs, prior.member_log_concentration, prior.log_weights)
+        return cls(*members_of(prior))
 
     def adjusted(self, log_temperature: float, log_concentration_shift: float) -> "Opinions":
         """Members with f^(1/T), normalised, and a + shift."""

@@ -17,8 +17,7 @@ from ml.metrics.cases import (
     select_sample,
 )
 from ml.tables.comparison import Comparison, compare_matched
-from ml.tables.evaluate import evaluate_cases
-from ml.tables.matching import Cases, EvaluationOptions, match_tables
+from ml.tables.evaluate import Cases, EvaluationOptions, evaluate_cases, match_tables
 from ml.tables.reading import TableSource
 from ml.util.arrays import FloatArray
 

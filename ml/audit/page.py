@@ -22,6 +22,7 @@ from ml.audit.evaluate_findings import FindingAudit, TailBins, compute_tail_bins
 from ml.audit.sentences import LARGER_IS_BETTER, MEANING, by_order, comparison_sentences, summary_sentences, symbol
 from ml.charts.reliability import ends_chart, reliability_by_class, reliability_diagram
 from ml.metrics.evaluation import ClassEvaluation
+from ml.util.files import file_sha256
 from ml.util.number_format import change, count, finite, interval, new_interval, probability, share
 from secondread import __version__
 
@@ -80,8 +81,7 @@ class FileRecord:
     @classmethod
     def of(cls, role: str, path: Path) -> "FileRecord":
         """Read a file once for its digest."""
-        with path.open("rb") as file:
-            return cls(role, str(path), path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return cls(role, str(path), path.stat().st_size, file_sha256(path))
 
 
 @dataclass(frozen=True)

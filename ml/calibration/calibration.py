@@ -96,11 +96,6 @@ class Refinement(EqualByValue):
         if weight is not None and (weight.shape != (N_SUMMARIES,) or not np.isfinite(weight).all()):
             raise ValueError("the temperature's weights are misshapen or not finite")
 
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether a calibration with it is one without."""
-        return self.summaries is None and self.disagreement_map is None
-
 
 @dataclass(frozen=True)
 class Calibration:
@@ -137,11 +132,15 @@ class Calibration:
             ValueError: neither two nor three axes.
         """
         refuse_row_names(logits=logits, features=features)
-        scaled, hidden = self._scaled(logits, features)
+        scaled, hidden, refinement = self.scaling(logits), features, self.refinement
+        if refinement.summaries is not None and refinement.temperature_weight is not None:
+            seen = refinement.summaries(logits)
+            scaled = scaled * np.exp(-(seen @ refinement.temperature_weight))[..., None]
+            hidden = np.concatenate([np.asarray(features, dtype=np.float64), seen], axis=-1)
         if scaled.ndim not in {2, 3}:
             raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {scaled.shape}")
         if self.concentration is not None and np.shape(hidden)[-1:] != self.concentration.weight.shape:
-            n_extra = 0 if self.refinement.summaries is None else N_SUMMARIES
+            n_extra = 0 if refinement.summaries is None else N_SUMMARIES
             raise ValueError(
                 f"features must have {self.concentration.weight.size - n_extra} columns, as in the fit, got shape "
                 f"{np.shape(features)}"
@@ -153,22 +152,14 @@ class Calibration:
             return family(softmax_probs(scaled), stated_disagreement=stated)
         a = self.concentration(hidden)
         dirichlet = DirichletCpe if scaled.ndim == 2 else DirichletMixtureCpe
-        if self.refinement.disagreement_map is not None:
+        if refinement.disagreement_map is not None:
             own = dirichlet(softmax_probs(scaled), a).own_disagreement_probs
-            scaled, a = match_disagreement(scaled, a, self.refinement.disagreement_map(own))
+            scaled, a = match_disagreement(scaled, a, refinement.disagreement_map(own))
         return dirichlet(softmax_probs(scaled), a, stated_disagreement=stated)
-
-    def _scaled(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[FloatArray, npt.ArrayLike]:
-        scaled, refinement = self.scaling(logits), self.refinement
-        if refinement.summaries is None or refinement.temperature_weight is None:
-            return scaled, features
-        seen = refinement.summaries(logits)
-        cooled = scaled * np.exp(-(seen @ refinement.temperature_weight))[..., None]
-        return cooled, np.concatenate([np.asarray(features, dtype=np.float64), seen], axis=-1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, float64 to the last bit."""
-        head, refined = self.concentration, not self.refinement.changes_nothing
+        head, refined = self.concentration, self.refinement != Refinement()
         document = {**to_document(self.scaling), "concentration": None if head is None else to_document(head)}
         # older versions must refuse a constant or a refinement
         if refined or self.constant_disagreement is not None:

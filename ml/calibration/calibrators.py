@@ -31,7 +31,6 @@ from ml.calibration.joint_fit import (
     LabelledOutputs,
     Variant,
     case_temperature_loss,
-    fit_jointly,
     fit_variant,
     start_without_summaries,
 )
@@ -195,23 +194,24 @@ def _fit_jointly(
     # to the concentration, by flatter probabilities
     inside, unseen = cases.rows(fit), cases.rows(~fit)
 
-    def cv_loss(log_t: float, fitted: ConcentrationHead) -> float:
-        a = fitted(unseen.features)
-        return case_temperature_loss(unseen.logits, unseen.counts, np.full(a.shape, log_t), a, 0.0)[0]
+    def cv_loss(fitted: Fitted) -> float:
+        a = fitted.head(unseen.features)
+        log_ts = np.full(a.shape, fitted.log_temperature)
+        return case_temperature_loss(unseen.logits, unseen.counts, log_ts, a, 0.0)[0]
 
     try:
         # both are judged as fitted on the fit part alone
-        start = (log_temperature, head)
-        before = fit_jointly(inside, start, kind, temperature_fixed=True)
-        after = fit_jointly(inside, start, kind)
-        loss_before, loss_after = cv_loss(*before), cv_loss(*after)
+        start = Fitted(log_temperature, np.empty(0), head)
+        loss_before = cv_loss(fit_variant(inside, start, kind, PLAIN, temperature_fixed=True))
+        loss_after = cv_loss(fit_variant(inside, start, kind, PLAIN))
         if loss_after >= loss_before:
             return scaling, head, {"kept": False, "cv_before": loss_before, "cv_after": loss_after}
-        log_t, joint = fit_jointly(cases, (scaling.log_temperature, head), kind)
+        joint = fit_variant(cases, replace(start, log_temperature=scaling.log_temperature), kind, PLAIN)
     except FitError as exc:  # what was fitted one after the other stands
         return scaling, head, {"kept": False, "failed": str(exc)}
-    choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=float(np.exp(log_t)))
-    return Scaling("temperature", log_t), joint, choice
+    temperature = float(np.exp(joint.log_temperature))
+    choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=temperature)
+    return Scaling("temperature", joint.log_temperature), joint.head, choice
 
 
 def _refine(

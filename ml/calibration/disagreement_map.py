@@ -15,9 +15,9 @@ import numpy.typing as npt
 from scipy.special import expit, log_expit
 
 from ml.calibration.optimise import FitError, minimise
-from ml.distributions.families import gini, softmax_probs
+from ml.distributions.families import softmax_probs
 from ml.metrics.cases import observed_disagreement
-from ml.util.arrays import EqualByValue, FloatArray, as_label_counts, as_vector
+from ml.util.arrays import EqualByValue, FloatArray, as_label_counts, as_vector, gini
 from ml.util.splits import held_out_folds, split_folds
 
 # probabilities beyond this are as good as certain

@@ -62,7 +62,6 @@ class LabelledOutputs:
         features: npt.ArrayLike,
         label_counts: npt.ArrayLike,
         pair_label_counts: npt.ArrayLike | None = None,
-        summaries: FloatArray | None = None,
     ) -> "LabelledOutputs":
         """Check and convert arrays; all labels are paired if no others are given."""
         counts = as_label_counts(label_counts)
@@ -70,8 +69,8 @@ class LabelledOutputs:
         if paired.shape != counts.shape or (paired > counts).any():
             raise FitError("pair_label_counts must be some of label_counts")
         scores = np.asarray(logits, dtype=np.float64)
-        seen = np.empty((*scores.shape[:-1], 0)) if summaries is None else summaries
-        return cls(scores, np.asarray(features, dtype=np.float64), counts, paired, seen)
+        none = np.empty((*scores.shape[:-1], 0))
+        return cls(scores, np.asarray(features, dtype=np.float64), counts, paired, none)
 
     @property
     def pairs(self) -> npt.NDArray[np.bool_]:
@@ -140,19 +139,6 @@ def fit_variant(
     what = f"temperature and concentration ({variant} with summaries)"
     parameters, _ = minimise(problem, problem.start(start), what, tolerance=ROUGHLY if rough else None)
     return problem.fitted(parameters)
-
-
-def fit_jointly(
-    outputs: LabelledOutputs,
-    start: tuple[float, ConcentrationHead],
-    kind: HeadKind,
-    *,
-    temperature_fixed: bool = False,
-) -> tuple[float, ConcentrationHead]:
-    """Fit temperature and head together, without summaries."""
-    begun = Fitted(start[0], np.empty(0), start[1])
-    fitted = fit_variant(outputs, begun, kind, PLAIN, temperature_fixed=temperature_fixed)
-    return fitted.log_temperature, fitted.head
 
 
 class _Problem:

@@ -133,7 +133,7 @@ def quantize(
     temperature, concentration head and checks are fitted anew on them, and both networks are judged on the partition
     test. Images that the release was made with judge nothing.
     """
-    from ml.datasets.registry import DATASET_NAMES, load_dataset
+    from ml.datasets.base import DATASET_NAMES, load_dataset
     from ml.release.artifact import read_release, require_empty
     from ml.training.quantize import QuantizationRequest, quantize_release
 

@@ -1,9 +1,11 @@
 """Commands evaluate, audit, agreement and reproduce."""
 
+import inspect
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,27 +34,7 @@ More examples, ties and fractional counts: docs/reference/tables.md.
 
 LabelsFile = Annotated[Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet.")]
 PredictionsFile = Annotated[Path, typer.Option(help="PREDICTIONS table, .csv, .csv.gz or .parquet.")]
-Bins = Annotated[int, typer.Option(min=1, help="Equal-width bins.")]
 Form = Annotated[Literal["pair", "paper", "none"], typer.Option(help="How CL is corrected: pair, paper or none.")]
-Weights = Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")]
-Weights2 = Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 2.")]
-Cluster = Annotated[str | None, typer.Option(help="Column of LABELS that names the patient.")]
-MissingChoice = Annotated[
-    Literal["error", "drop"],
-    typer.Option(help="A label without a prediction: refuse the tables, or leave it out and name it."),
-]
-Binary = Annotated[bool, typer.Option("--binary", help="One column prob:<class>; the other class is its complement.")]
-LevelChoice = Annotated[
-    Literal["nominal", "ordinal"],
-    typer.Option(help="ordinal: classes are grades in the order of the columns; adds RPS, weighted kappa, alpha."),
-]
-Renormalise = Annotated[
-    bool,
-    typer.Option(
-        "--renormalise",
-        help="Divide rows whose sum rounding keeps from 1 by that sum, and count them.",
-    ),
-]
 Against = Annotated[
     Path | None, typer.Option(help="Other PREDICTIONS of the same cases: paired changes with intervals.")
 ]
@@ -64,7 +46,7 @@ if TYPE_CHECKING:
     from ml.agreement import AgreementReport
     from ml.audit.evaluate_findings import FindingAudit
     from ml.metrics.jackknife import Estimate
-    from ml.tables.matching import EvaluationOptions
+    from ml.tables.evaluate import EvaluationOptions
 
 commands = typer.Typer()
 #: Annotators, pairs and classes that are listed; JSON has all.
@@ -73,19 +55,54 @@ _MAX_LINES = 40
 _OVERVIEW = ("agreement", "L", "skill", "CE", "EL", "L_D", "skill_D", "CE_D", "RPS")
 
 
+def _evaluation_options(
+    n_bins: Annotated[int, typer.Option(min=1, help="Equal-width bins.")] = 15,
+    debias: Form = "pair",
+    weights: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 1.")] = None,
+    weights2: Annotated[str | None, typer.Option(help="Column of LABELS: weights of order 2.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Column of LABELS that names the patient.")] = None,
+    missing: Annotated[
+        Literal["error", "drop"],
+        typer.Option(help="A label without a prediction: refuse the tables, or leave it out and name it."),
+    ] = "error",
+    binary: Annotated[
+        bool, typer.Option("--binary", help="One column prob:<class>; the other class is its complement.")
+    ] = False,
+    level: Annotated[
+        Literal["nominal", "ordinal"],
+        typer.Option(help="ordinal: classes are grades in the order of the columns; adds RPS, weighted kappa, alpha."),
+    ] = "nominal",
+    renormalise: Annotated[
+        bool,
+        typer.Option("--renormalise", help="Divide rows whose sum rounding keeps from 1 by that sum, and count them."),
+    ] = False,
+) -> "EvaluationOptions":
+    from ml.tables.evaluate import EvaluationOptions
+
+    return EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
+
+
+def _with_evaluation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of an evaluation in place of its ``options``."""
+    signature, shared = inspect.signature(command), inspect.signature(_evaluation_options).parameters
+    parameters = dict(signature.parameters)
+
+    def run(**given: Any) -> None:
+        command(options=_evaluation_options(**{name: given.pop(name) for name in shared}), **given)
+
+    spliced = [one for name, own in parameters.items() for one in (shared.values() if name == "options" else [own])]
+    run.__signature__ = signature.replace(parameters=spliced)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in spliced}
+    run.__name__ = command.__name__
+    return run
+
+
 @commands.command(help=f"Evaluate predictions against label histograms (stage 4).\n{TABLES_HELP}")
+@_with_evaluation_options
 def evaluate(
     labels: LabelsFile,
     predictions: PredictionsFile,
-    n_bins: Bins = 15,
-    debias: Form = "pair",
-    weights: Weights = None,
-    weights2: Weights2 = None,
-    cluster: Cluster = None,
-    missing: MissingChoice = "error",
-    binary: Binary = False,
-    level: LevelChoice = "nominal",
-    renormalise: Renormalise = False,
+    options: "EvaluationOptions",
     against: Against = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for reliability diagrams.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML page to write, as `audit` does.")] = None,
@@ -100,13 +117,11 @@ def evaluate(
 ) -> None:
     """Evaluate predictions against label histograms."""
     from ml.audit.evaluate_findings import audit_findings
-    from ml.tables.matching import EvaluationOptions
 
-    options = EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     if stream or shard is not None or out is not None:
-        kept = {"--plots": plots, "--report": report, "--against": against, "--missing": missing == "drop"}
-        kept |= {"--binary": binary, "--level": level == "ordinal"}
-        if renormalise and (shard is not None or out is not None):
+        kept = {"--plots": plots, "--report": report, "--against": against, "--missing": options.missing == "drop"}
+        kept |= {"--binary": options.binary, "--level": options.level == "ordinal"}
+        if options.renormalise and (shard is not None or out is not None):
             raise typer.BadParameter("--renormalise cannot be used with --shard: divide the rows by their sums before")
         for name in [name for name, value in kept.items() if value]:
             given = "--stream" if shard is None else "--shard"
@@ -118,34 +133,28 @@ def evaluate(
     if report is not None:
         _write_audit_page(answers, labels, predictions, against, report)
     if answers[0].cases.finding is None:
-        emit(answers[0].to_dict(), as_json, _answer_table(answers[0]))
+        texts = [answers[0].evaluation.summary()]
+        if answers[0].comparison is not None:
+            texts.append(answers[0].comparison.summary())
+        emit(answers[0].to_dict(), as_json, "\n\n".join(texts))
     else:
         documents = {str(answer.cases.finding): answer.to_dict() for answer in answers}
         emit({"findings": documents}, as_json, _findings_table(answers))
 
 
 @commands.command(help=f"Write one page about predictions and labels that an auditor can file.\n{TABLES_HELP}")
+@_with_evaluation_options
 def audit(
     labels: LabelsFile,
     predictions: PredictionsFile,
     out: Annotated[Path, typer.Option("-o", "--out", help="HTML page to write.")],
-    n_bins: Bins = 15,
-    debias: Form = "pair",
-    weights: Weights = None,
-    weights2: Weights2 = None,
-    cluster: Cluster = None,
-    missing: MissingChoice = "error",
-    binary: Binary = False,
-    level: LevelChoice = "nominal",
-    renormalise: Renormalise = False,
+    options: "EvaluationOptions",
     against: Against = None,
     as_json: Json = False,
 ) -> None:
     """Write the page: evaluation, agreement, skill, warnings, comparison."""
     from ml.audit.evaluate_findings import audit_findings
-    from ml.tables.matching import EvaluationOptions
 
-    options = EvaluationOptions(n_bins, debias, weights, weights2, cluster, missing, binary, level, renormalise)
     answers = audit_findings(labels, predictions, options, against)
     digest = _write_audit_page(answers, labels, predictions, against, out)
     findings = [answer.cases.finding for answer in answers if answer.cases.finding is not None]
@@ -168,12 +177,23 @@ def _write_audit_page(
 def _draw_diagrams(answers: "Sequence[FindingAudit]", folder: Path | None) -> None:
     if folder is None:
         return
-    from ml.tables.evaluate import safe_name, write_diagrams
+    from ml.charts.reliability import reliability_diagram, write_chart
 
     for answer in answers:
-        finding = answer.cases.finding
-        for path in write_diagrams(answer.evaluation, folder if finding is None else folder / safe_name(finding)):
+        finding, evaluation = answer.cases.finding, answer.evaluation
+        diagrams = [(row.name, row.bins, row.name, "probability") for row in evaluation.classes]
+        diagrams.append(("all_classes", evaluation.class_bins, "All classes", "probability"))
+        title = "Disagreement of two annotators"
+        diagrams.append(("disagreement", evaluation.disagreement_bins, title, "disagreement"))
+        for name, bins, title, what in diagrams:
+            path = (folder if finding is None else folder / _safe_name(finding)) / f"reliability_{_safe_name(name)}.svg"
+            write_chart(reliability_diagram(bins, title=title, what=what), path)
             say(f"wrote {path}")
+
+
+def _safe_name(name: str) -> str:
+    """Replace what is no letter, digit, - or _ for a file's name."""
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
 
 
 def _in_one_pass(
@@ -226,7 +246,7 @@ def sort(
     as_json: Json = False,
 ) -> None:
     """Sort a table by case_id, for `evaluate --stream` and `evaluate --shard`."""
-    from ml.tables.sorting import sort_table
+    from ml.tables.streaming import sort_table
 
     with progress_bars("sorting") as observe:
         rows = sort_table(table, out, memory=memory, observer=observe)
@@ -341,11 +361,6 @@ def _shortened(lines: list[str]) -> list[str]:
     if len(lines) <= _MAX_LINES:
         return lines
     return [*lines[:_MAX_LINES], f"  … and {len(lines) - _MAX_LINES:,} more, all with --json"]
-
-
-def _answer_table(answer: "FindingAudit") -> str:
-    text = answer.evaluation.summary()
-    return text if answer.comparison is None else f"{text}\n\n{answer.comparison.summary()}"
 
 
 def _findings_table(answers: "Sequence[FindingAudit]") -> str:

@@ -4,11 +4,14 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ml.cli.shared import Device, Json, emit, progress_bars, say_where
+
+if TYPE_CHECKING:
+    from ml.scoring.table import ScoreRequest
 
 commands = typer.Typer()
 
@@ -40,9 +43,12 @@ def score(
         raise ValueError("--shard runs one shard and --engine all that are missing: leave one of them out")
     if ray_address is not None and engine != "ray":
         raise ValueError("--ray-address belongs to --engine ray")
+    from ml.scoring.table import ScoreRequest
+
     say_where(device)
+    request = ScoreRequest(release, images, tta, seed, device)
     if shard is None and engine is None:
-        _score_table(release, images, out, tta, seed, device, as_json)
+        _score_table(request, out, as_json)
         return
     if out.suffix.lower() in {".csv", ".parquet"}:
         raise ValueError(f"{out}: with --shard or --engine a folder is written, and `secondread score-finish` joins it")
@@ -51,49 +57,29 @@ def score(
 
         # Ray says on stdout which machines and processes died
         with progress_bars("predicting") as observe, redirect_stdout(sys.stderr):
-            run = run_missing(
-                release,
-                images,
-                out,
-                engine,
-                observe,
-                tta=tta,
-                seed=seed,
-                ray_address=ray_address,
-                device=device,
-            )
+            run = run_missing(request, out, engine, observe, ray_address=ray_address)
         counts = _counts(run.n_predictions, run.n_errors)
         text = f"{run.n_run:,} of {run.n_shards:,} shards were missing and have been run, in all {counts}\n"
         emit(asdict(run), as_json, f"{text}to join them: secondread score-finish {out}")
     elif shard is not None:
-        _score_shard(release, images, out, shard, tta, seed, device, as_json)
+        from ml.scoring.shards import parse_shard, score_shard
+
+        numbers = parse_shard(shard)
+        with progress_bars("predicting") as observe:
+            part = score_shard(request, out, numbers, observe)
+        counts = _counts(part["n_predictions"], part["n_errors"])
+        emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
 
 
-def _score_table(
-    release: Path, images: Path, out: Path, tta: int | None, seed: int, device: Device, as_json: bool
-) -> None:
+def _score_table(request: "ScoreRequest", out: Path, as_json: bool) -> None:
     from ml.scoring.table import score_images
 
     with progress_bars("predicting") as observe:
-        done = score_images(release, images, out, observe, tta=tta, seed=seed, device=device)
-    document = {"n_cases": done.n_predictions, "predictions": str(out)}
-    document |= {"n_errors": done.n_errors, "errors": str(done.errors)}
+        done = score_images(request, out, observe)
     text = f"{done.n_predictions:,} predictions in {out}"
     if done.n_errors:
         text += f"\n{done.n_errors:,} images could not be read: {done.errors}"
-    emit(document, as_json, text)
-
-
-def _score_shard(
-    release: Path, images: Path, out: Path, shard: str, tta: int | None, seed: int, device: Device, as_json: bool
-) -> None:
-    from ml.scoring.shards import parse_shard, score_shard
-
-    numbers = parse_shard(shard)
-    with progress_bars("predicting") as observe:
-        part = score_shard(release, images, out, numbers, observe, tta=tta, seed=seed, device=device)
-    counts = _counts(part["n_predictions"], part["n_errors"])
-    emit(part, as_json, f"shard {numbers[0]} of {numbers[1]}: {counts}")
+    emit(done.to_dict(), as_json, text)
 
 
 @commands.command("score-finish")
@@ -105,19 +91,11 @@ def score_finish(
     from ml.scoring.shards import merge_job_shards
 
     done = merge_job_shards(folder)
-    document = {
-        "n_shards": done.n_shards,
-        "n_cases": done.n_predictions,
-        "predictions": str(done.predictions),
-        "n_errors": done.n_errors,
-        "errors": str(done.errors),
-        "reasons": done.reasons,
-    }
     text = f"{done.n_shards:,} shards: {done.n_predictions:,} predictions in {done.predictions}"
     if done.n_errors:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in done.reasons.items())
         text += f"\n{done.n_errors:,} images could not be read ({reasons}): {done.errors}"
-    emit(document, as_json, text)
+    emit(done.to_dict(), as_json, text)
 
 
 def _counts(n_predictions: int, n_errors: int) -> str:

@@ -13,7 +13,6 @@ from ml.cli.shared import Device, Json, emit, progress_bars, say, say_where
 if TYPE_CHECKING:
     import torch
 
-    from ml.charts.rows import EpochMetrics, ShiftPoint
     from ml.datasets.base import ImageDataset
     from ml.release.artifact import Release
     from ml.release.card import DisagreementDocument
@@ -123,7 +122,7 @@ def train(
     """Train a network on images and label histograms (stage 1); started by torchrun, several processes share it."""
     import torch
 
-    from ml.datasets.registry import load_dataset
+    from ml.datasets.base import load_dataset
     from ml.training.data import EPOCHS, augmentation_for, batch_for, passes_for
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
@@ -172,7 +171,9 @@ def _train(
     processes: "Processes",
     as_json: bool,
 ) -> None:
+    from ml.release.card import baseline_verdict
     from ml.training.data import describe_shortages
+    from ml.training.report import trained_beside_baseline
     from ml.training.run_folder import RunFolder
     from ml.training.train import train as run
 
@@ -186,14 +187,6 @@ def _train(
     say(f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
     with TrainingBar(config.epochs) as bar:
         best = run(dataset, config, RunFolder(out), device=device, observer=bar.update, processes=processes)
-    _report(best, out, as_json)
-
-
-def _report(best: "EpochMetrics", out: Path, as_json: bool) -> None:
-    from ml.release.card import baseline_verdict
-    from ml.training.report import trained_beside_baseline
-    from ml.training.run_folder import RunFolder
-
     text = f"best epoch {best['epoch'] + 1}: validation loss {best['valid_loss']:.4f} nats per label, "
     text += f"agreement {best['valid_agreement']:.4f}\n"
     baseline = trained_beside_baseline(RunFolder(out))
@@ -288,7 +281,9 @@ def export(
         return
     if out is None:
         raise typer.BadParameter("--out is missing: the release folder to make")
-    from ml.datasets.registry import load_dataset
+    from ml.charts.reliability import write_chart
+    from ml.charts.results import shift_chart
+    from ml.datasets.base import load_dataset
     from ml.training.export import export_run
     from ml.training.release_checks import ShiftTrial
     from ml.training.run_folder import RunFolder
@@ -298,7 +293,9 @@ def export(
     with progress_bars("standard shifts", shown=shifts) as observe:
         trial = ShiftTrial(pixels, observe) if shifts else None
         release = export_run(RunFolder(run), out, fused=fused, name=name, shifts=trial)
-    _draw_shifts(release.card.get("shifts", []), run)
+    if rows := release.card.get("shifts", []):
+        write_chart(shift_chart(rows), run / "shifts.svg")
+        say(f"standard shifts: {run / 'shifts.svg'}")
     emit(release.card, as_json, _export_text(release, out))
     if triton is not None:
         say(f"model {write_repository(release, triton)} in {triton}")
@@ -312,15 +309,6 @@ def _export_text(release: "Release", out: Path) -> str:
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
     return text + "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
-
-
-def _draw_shifts(rows: "list[ShiftPoint]", run: Path) -> None:
-    from ml.charts.reliability import write_chart
-    from ml.charts.results import shift_chart
-
-    if rows:
-        write_chart(shift_chart(rows), run / "shifts.svg")
-        say(f"standard shifts: {run / 'shifts.svg'}")
 
 
 @commands.command()

@@ -1,18 +1,20 @@
-"""Common data set type: images, label histograms, classes, partitions, preprocessing."""
+"""Common data set type: images, label histograms, classes, partitions, preprocessing; and data sets by name."""
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ml.images.preprocess import Orientation, Pixels, Preprocessing
+from ml.images.pixel_cache import Observer, ignore_progress
+from ml.images.preprocess import Orientation, Pixels, Preprocessing, pixel_digest
 from ml.release.card import ClassDocument
 from ml.util.arrays import FloatArray, IntArray
-
-T = TypeVar("T")
 
 #: They fit the network, stop it, fit the calibrators, and are held out.
 PARTITIONS = ("train", "valid", "calibration", "test")
@@ -66,29 +68,31 @@ class ImageDataset:
         """Row numbers of the given partitions."""
         return np.flatnonzero(np.isin(self.partition, partitions))
 
+    def take(self, rows: npt.NDArray[np.intp]) -> "ImageDataset":
+        """Pick cases from all arrays and lists, which have one entry per case."""
+        picked: dict[str, npt.NDArray[Any] | list[Any]] = {}
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray | list):
+                picked[name] = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        return replace(self, **cast(Any, picked))
+
     def thinned(self, at_most: int) -> "ImageDataset":
         """The first ``at_most`` cases of each partition, in order."""
-        kept = np.sort(np.concatenate([self.rows(name)[:at_most] for name in PARTITIONS]))
-        return replace(
-            self,
-            pixels=self.pixels[kept],
-            label_counts=self.label_counts[kept],
-            partition=self.partition[kept],
-            case_ids=[self.case_ids[row] for row in kept],
-            patients=_picked(self.patients, kept),
-            pixel_digests=_picked(self.pixel_digests, kept),
-            patient_hmacs=_picked(self.patient_hmacs, kept),
-            true_probs=None if self.true_probs is None else self.true_probs[kept],
-        )
+        return self.take(np.sort(np.concatenate([self.rows(name)[:at_most] for name in PARTITIONS])))
+
+    def digests(self) -> list[bytes]:
+        """Digests of the pictures."""
+        return [pixel_digest(pixels) for pixels in self.pixels] if self.pixel_digests is None else self.pixel_digests
+
+    @property
+    def groups(self) -> npt.NDArray[np.str_]:
+        """Patient (N,) of each case, or the case itself."""
+        return np.array(self.case_ids if self.patients is None else self.patients)
 
     @property
     def calibration_partition(self) -> str:
         """The partition ``calibration``, or ``valid`` if there is none."""
         return "calibration" if (self.partition == "calibration").any() else "valid"
-
-
-def _picked(values: list[T] | None, rows: npt.NDArray[np.intp]) -> list[T] | None:
-    return None if values is None else [values[row] for row in rows]
 
 
 def datasets_folder(name: str, where: str) -> Path:
@@ -102,3 +106,31 @@ def datasets_folder(name: str, where: str) -> Path:
     if not folder.is_dir():
         raise DatasetMissingError(f"data set {name!r}: {folder} is not there; get it from {where}")
     return folder
+
+
+#: Loader of each data set: its module and function, loaded when it is asked for.
+_LOADERS = {
+    "cells": ("cells", "load_cells"),
+    "mix_mnist": ("blends", "load_mix_mnist"),
+    "mix_cifar10": ("blends", "load_mix_cifar10"),
+    "cifar10h": ("cifar", "load_cifar10h"),
+    "pbc": ("pbc", "load_pbc"),
+    "pbc_nucleus": ("pbc", "load_pbc_nucleus"),
+}
+DATASET_NAMES = tuple(_LOADERS)
+
+
+def load_dataset(data: str, options: dict[str, int], observer: Observer = ignore_progress) -> ImageDataset:
+    """Load a data set by name, or a folder by path."""
+    if data not in _LOADERS and not Path(data).is_dir():
+        raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
+    module, function = _LOADERS.get(data, ("folder", "load_folder"))
+    load = getattr(import_module(f"ml.datasets.{module}"), function)
+    if data not in _LOADERS:
+        load = partial(load, Path(data), observer=observer)
+    try:
+        signature(load).bind(**options)
+    except TypeError as exc:
+        raise ValueError(f"data set {data!r} does not take these options: {', '.join(options)} ({exc})") from exc
+    dataset: ImageDataset = load(**options)
+    return dataset

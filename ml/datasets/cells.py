@@ -17,10 +17,10 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from scipy.special import expit, softmax
 
-from ml.datasets.annotators import AnnotatorPool, count_labels
+from ml.annotations import Annotations
 from ml.datasets.base import ClassInfo, ImageDataset
 from ml.images.preprocess import Pixels, Preprocessing, fit_normalisation, pixel_digest
-from ml.util.arrays import FloatArray
+from ml.util.arrays import FloatArray, IntArray
 from ml.util.files import cores
 from ml.util.splits import split_partitions
 
@@ -154,8 +154,9 @@ class _Canvas:
 
     def near(self, x: float, y: float, reach: float) -> tuple[slice, slice]:
         """Rows and columns within ``reach`` µm of a point."""
-        rows, columns = np.abs(self.y[:, 0] - y) < reach, np.abs(self.x[0] - x) < reach
-        return slice(*_ends(rows)), slice(*_ends(columns))
+        inside = (np.flatnonzero(np.abs(axis - at) < reach) for axis, at in ((self.y[:, 0], y), (self.x[0], x)))
+        rows, columns = (slice(some[0], some[-1] + 1) if some.size else slice(0) for some in inside)
+        return rows, columns
 
     def blob(self, x: float, y: float, radius: float, wobble: float, where: Any = ...) -> FloatArray:
         """Signed distance to a roundish outline, on part of the grid."""
@@ -183,11 +184,6 @@ class _Canvas:
         columns = np.clip(column[:, None] + offsets, 0, self.size - 1)[:, None, :]
         np.maximum.at(result.ravel(), (rows * self.size + columns).ravel(), stamps.ravel())
         return result * np.clip(2 * allowed, 0, 1)
-
-
-def _ends(inside: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    rows = np.flatnonzero(inside)
-    return (int(rows[0]), int(rows[-1]) + 1) if rows.size else (0, 0)
 
 
 def _red_cells(canvas: _Canvas, white_radius: float) -> FloatArray:
@@ -343,7 +339,34 @@ def simulate_cells(count: int, seed: int, size: int = RENDER_SIZE) -> list[Simul
         return list(pool.map(draw, range(count), chunksize=50))
 
 
-def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | None = None) -> ImageDataset:
+@dataclass(frozen=True)
+class AnnotatorPool:
+    """Pool of simulated annotators, independent or copying."""
+
+    size: int = 6
+    copying: float = 0.0  # chance of repeating a case's first label
+
+    def read(
+        self, true_probs: FloatArray, n_labels: npt.ArrayLike, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Annotators and labels (N, max n_labels) of N cases, −1 for none."""
+        labels_per_case = np.broadcast_to(np.asarray(n_labels, dtype=np.int64), len(true_probs))
+        if labels_per_case.max(initial=0) > self.size:
+            raise ValueError(f"{labels_per_case.max()} labels per case need as many annotators, there are {self.size}")
+        width = int(labels_per_case.max(initial=0))
+        people = rng.permuted(np.tile(np.arange(self.size), (len(true_probs), 1)), axis=1)[:, :width]
+        labels = np.empty((len(true_probs), width), dtype=np.int64)
+        steps = true_probs.cumsum(axis=1) / true_probs.sum(axis=1, keepdims=True)
+        for column in range(width):
+            labels[:, column] = (rng.random((len(steps), 1)) > steps).sum(axis=1)
+            if column > 0:
+                copies = rng.random(len(steps)) < self.copying
+                labels[copies, column] = labels[copies, 0]
+        absent = np.arange(width) >= labels_per_case[:, None]
+        return np.where(absent, -1, people), np.where(absent, -1, labels)
+
+
+def load_cells(count: int = 6000, seed: int = 0) -> ImageDataset:
     """Load simulated cells, split by patient."""
     if count < 20 * CELLS_PER_PATIENT:
         raise ValueError(f"at least {20 * CELLS_PER_PATIENT} simulated cells are needed, got {count}")
@@ -352,8 +375,7 @@ def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | Non
     partition = split_partitions(patients, SHARES, seed)
     true_probs = np.stack([cell.true_probs for cell in cells])
     n_labels = np.array([LABELS_PER_CASE[name] for name in partition.tolist()])
-    pool = annotators or AnnotatorPool()
-    _, labels = pool.read(true_probs, n_labels, np.random.default_rng([seed, 3]))
+    _, labels = AnnotatorPool().read(true_probs, n_labels, np.random.default_rng([seed, 3]))
     plain = Preprocessing(3, None, INPUT_SIZE, (0.0,) * 3, (1.0,) * 3)
     pixels = np.stack([plain.pixels(Image.fromarray(cell.pixels)) for cell in cells])
     mean, std = fit_normalisation(pixels[partition == "train"])
@@ -361,7 +383,7 @@ def load_cells(count: int = 6000, seed: int = 0, annotators: AnnotatorPool | Non
         name="cells",
         classes=CLASSES,
         pixels=pixels,
-        label_counts=count_labels(labels, len(CLASSES)),
+        label_counts=Annotations.of_matrix(labels, len(CLASSES)).counts(),
         partition=partition,
         case_ids=[cell.case_id for cell in cells],
         patients=patients,

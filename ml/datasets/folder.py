@@ -24,19 +24,11 @@ from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normali
 from ml.release.training_index import parse_patient_hmac
 from ml.tables.files import case_column, read_labels
 from ml.tables.reading import TableError, read_table, text_column
-from ml.util.arrays import IntArray
 from ml.util.splits import stratified_partitions
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
 _LABELS = ("labels.csv", "labels.csv.gz", "labels.parquet")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
-
-
-def _labels_path(folder: Path) -> Path:
-    for name in _LABELS:
-        if (folder / name).is_file():
-            return folder / name
-    raise TableError(f"{folder}: contains none of {', '.join(_LABELS)}")
 
 
 def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
@@ -86,14 +78,9 @@ def _read_pixels(
     return images.pixels, images.digests
 
 
-def own_partitions(groups: list[str], label_counts: IntArray, seed: int) -> npt.NDArray[np.str_]:
-    """Split by patient, 60/10/10/20, stratified by class (N,)."""
-    return stratified_partitions(groups, label_counts, SHARES, seed)
-
-
 def _partition(labels: Annotations, groups: list[str], path: Path, seed: int) -> npt.NDArray[np.str_]:
     if "partition" not in labels.columns:
-        return own_partitions(groups, labels.counts(), seed)
+        return stratified_partitions(groups, labels.counts(), SHARES, seed)
     given = [str(name) for name in case_column(labels, "partition", path)]
     wrong = sorted(set(given) - set(PARTITIONS))
     if wrong:
@@ -126,7 +113,9 @@ def load_folder(
     """Read a folder of images with a LABELS table, with a pixel cache."""
     if not folder.is_dir():
         raise TableError(f"{folder}: no such folder")
-    path = _labels_path(folder)
+    path = next((folder / name for name in _LABELS if (folder / name).is_file()), None)
+    if path is None:
+        raise TableError(f"{folder}: contains none of {', '.join(_LABELS)}")
     class_codes = None
     if (folder / "classes.csv").is_file():
         class_codes = text_column(read_table(folder / "classes.csv"), "code", folder / "classes.csv")

@@ -43,7 +43,8 @@ NUCLEUS_SHAPES = (
 )
 
 
-def _table() -> pa.Table:
+def label_table() -> pa.Table:
+    """Labels of all cells, a row each."""
     path = datasets_folder("pbc_wbcatt", _WHERE) / "pbc_labels.csv.gz"
     return csv.read_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True))
 
@@ -92,23 +93,10 @@ def demo_rows(table: pa.Table) -> npt.NDArray[np.intp]:
     return np.sort(drawn)
 
 
-def demo_cells() -> list[dict[str, str]]:
-    """The demo's cells: file, cell type and nucleus shape by either annotator."""
-    table = _table()
-    names = {
-        "file": "file",
-        "cell_type": "cell_type",
-        "annotator_1": "a1_nucleus_shape",
-        "annotator_2": "a2_nucleus_shape",
-    }
-    drawn = table.take(demo_rows(table)).select(list(names.values())).rename_columns(list(names))
-    return [{name: str(value) for name, value in row.items()} for row in drawn.to_pylist()]
-
-
 def load_pbc(seed: int = 0) -> ImageDataset:
     """Load 16,892 cells of 8 types, one label each; without the demo's."""
     # Doubly annotated cells whose photographs are at hand are in the test part.
-    table = _table()
+    table = label_table()
     types = np.asarray(table.column("cell_type_id").to_numpy(), dtype=np.int64)
     files = _text(table, "file").tolist()
     partition = split_partitions(files, {"train": 0.7, "valid": 0.1, "test": 0.2}, seed, types)
@@ -138,7 +126,7 @@ def load_pbc_nucleus(cases: int | None = None) -> ImageDataset:
     """Load nucleus shapes of 10,098 white cells; 800 have two labels."""
     # 200 of the 304 twice labelled cells of the source's test part are the demo's. As many
     # others take their place in the test part; the calibrators are fitted on the other 496.
-    table = _table()
+    table = label_table()
     first, second = _text(table, "a1_nucleus_shape"), _text(table, "a2_nucleus_shape")
     demo = demo_rows(table)
     rows = np.setdiff1d(np.flatnonzero(first != ""), demo)

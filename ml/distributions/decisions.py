@@ -9,13 +9,12 @@ from scipy.special import betainc, betaincinv, expit, gammainc, gammaincinv, gam
 
 from ml.distributions.families import (
     DirichletCpe,
-    DirichletMixtureCpe,
-    PointCpe,
     PredictiveDistribution,
-    gini,
+    has_concentration,
+    members_of,
     moment_matched,
 )
-from ml.util.arrays import FloatArray
+from ml.util.arrays import FloatArray, gini
 
 # Beyond these α0·f the quantile functions lose their digits and the limits are exact to more of them.
 SMALL_SHAPE, LARGE_SHAPE = 1e-8, 1e12
@@ -28,16 +27,9 @@ _TIGHT = {"xatol": 1e-10, "xrtol": 1e-12, "fatol": 0.0}
 
 
 def _members(distribution: PredictiveDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
-    if isinstance(distribution, DirichletCpe):
-        a = np.clip(distribution.log_concentration, -700, 700)[None]
-        return distribution.class_probs[None], np.exp(a), np.ones(a.shape)
-    if isinstance(distribution, PointCpe):
-        probs = distribution.class_probs[None]
-        return probs, np.full(probs.shape[:2], np.inf), np.ones(probs.shape[:2])
-    probs, weights = distribution.member_class_probs, np.exp(distribution.log_weights)
-    if isinstance(distribution, DirichletMixtureCpe):
-        return probs, np.exp(np.clip(distribution.member_log_concentration, -700, 700)), weights
-    return probs, np.full(weights.shape, np.inf), weights
+    """Class probabilities (S, N, K), concentrations and weights (S, N)."""
+    probs, a, log_weights = members_of(distribution)
+    return probs, np.exp(np.clip(a, -700, 700)) if has_concentration(distribution) else a, np.exp(log_weights)
 
 
 def class_intervals(distribution: PredictiveDistribution) -> FloatArray:
@@ -139,14 +131,6 @@ def further_labels_expected(distribution: PredictiveDistribution, target_error: 
     return np.asarray(np.maximum(0.0, needed))
 
 
-def _tanh_sinh() -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights of the double exponential rule."""
-    t = np.linspace(-3.2, 3.2, 161)
-    inner = np.pi * np.sinh(t)
-    weights = np.pi * np.cosh(t) * expit(inner) * expit(-inner)
-    return expit(inner), weights / weights.sum()
-
-
 def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
     """Probability (N,) that the leading class is the largest.
 
@@ -157,7 +141,11 @@ def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
     probs, alpha, weights = _members(distribution)
     leaders = distribution.class_probs.argmax(axis=1)
     result = np.zeros(len(leaders))
-    rule = _tanh_sinh()
+    # nodes and weights of the double exponential rule
+    t = np.linspace(-3.2, 3.2, 161)
+    inner = np.pi * np.sinh(t)
+    density = np.pi * np.cosh(t) * expit(inner) * expit(-inner)
+    rule = expit(inner), density / density.sum()
     for member in range(len(probs)):
         for row, leader in enumerate(leaders):
             share = _prob_largest(probs[member, row], float(alpha[member, row]), int(leader), rule)

@@ -25,23 +25,7 @@ from scipy.special import expit, logsumexp, softmax
 from ml.dataframes import refuse_row_names
 from ml.distributions.likelihood import dirichlet_multinomial_nll, log_probs_of, multinomial_log_likelihood
 from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_class_probs, as_label_counts, as_vector
-
-
-def gini(class_probs: FloatArray) -> FloatArray:
-    """Probability 1 − Σ_k f_k² that two draws from f differ, over the last axis.
-
-    Computed as Σ f_k (1 − f_k), where one minus the largest is the sum of the others, so that nothing
-    cancels for nearly certain rows.
-
-    >>> gini(np.array([[1 - 1e-20, 1e-20]]))
-    array([2.e-20])
-    """
-    leader = class_probs.argmax(axis=-1, keepdims=True)
-    rest = class_probs.copy()
-    np.put_along_axis(rest, leader, 0.0, axis=-1)
-    largest = np.take_along_axis(class_probs, leader, axis=-1)[..., 0]
-    result: FloatArray = largest * rest.sum(axis=-1) + (rest * (1 - rest)).sum(axis=-1)
-    return result
+from ml.util.arrays import gini as gini
 
 
 def _dirichlet_posterior(
@@ -85,8 +69,9 @@ class _Stated(EqualByValue):
 
     @property
     def own_disagreement_probs(self) -> FloatArray:
-        """DPE (N,) that follows from the distribution."""
-        raise NotImplementedError
+        """DPE (N,) that follows from the distribution: Σ_s w_s σ(a_s)(1 − Σf⁽ˢ⁾²) (paper eq. 7 and 12)."""
+        probs, a, log_weights = members_of(self)
+        return np.asarray((np.exp(log_weights) * (expit(a) * gini(probs))).sum(axis=0), dtype=np.float64)
 
     @property
     def disagreement_probs(self) -> FloatArray:
@@ -112,11 +97,6 @@ class PointCpe(_Stated):
         refuse_row_names(class_probs=self.class_probs)
         object.__setattr__(self, "class_probs", as_class_probs(self.class_probs))
         self._check_stated(len(self.class_probs))
-
-    @property
-    def own_disagreement_probs(self) -> FloatArray:
-        """DPE (N,): 1 − Σf² (paper eq. 7)."""
-        return gini(self.class_probs)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "PointCpe":
         """Return itself: a point does not move."""
@@ -153,11 +133,6 @@ class DirichletCpe(_Stated):
         a = as_vector(self.log_concentration, len(probs), "log_concentration", -np.inf, np.inf)
         object.__setattr__(self, "log_concentration", a)
         self._check_stated(len(probs))
-
-    @property
-    def own_disagreement_probs(self) -> FloatArray:
-        """DPE (N,): σ(a)(1 − Σf²) (paper eq. 12)."""
-        return np.asarray(expit(self.log_concentration) * gini(self.class_probs), dtype=np.float64)
 
     def posterior(self, label_counts: npt.ArrayLike) -> "DirichletCpe":
         """Posterior after labels: α ← α + y (paper eq. 13)."""
@@ -232,11 +207,6 @@ class EnsembleCpe(_Mixture):
     def __post_init__(self) -> None:
         self._check_members()
 
-    @property
-    def own_disagreement_probs(self) -> FloatArray:
-        """DPE (N,): weighted mean of the members' 1 − Σf²."""
-        return np.asarray((np.exp(self.log_weights) * gini(self.member_class_probs)).sum(axis=0))
-
     def _likelihood_by_member(self, label_counts: IntArray) -> FloatArray:
         return multinomial_log_likelihood(label_counts, self.member_class_probs)
 
@@ -273,12 +243,6 @@ class DirichletMixtureCpe(_Mixture):
             raise ValueError(f"member_log_concentration must be (S, N) = {shape} without NaN")
         object.__setattr__(self, "member_log_concentration", a)
 
-    @property
-    def own_disagreement_probs(self) -> FloatArray:
-        """DPE (N,): weighted mean of σ(a_s)(1 − Σf⁽ˢ⁾²)."""
-        members = expit(self.member_log_concentration) * gini(self.member_class_probs)
-        return np.asarray((np.exp(self.log_weights) * members).sum(axis=0))
-
     def _likelihood_by_member(self, label_counts: IntArray) -> FloatArray:
         logs = log_probs_of(self.member_class_probs)
         return -dirichlet_multinomial_nll(label_counts, logs, self.member_log_concentration)
@@ -293,6 +257,22 @@ class DirichletMixtureCpe(_Mixture):
 
 #: What a predictor may return.
 PredictiveDistribution = PointCpe | DirichletCpe | EnsembleCpe | DirichletMixtureCpe
+
+
+def members_of(distribution: _Stated) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Class probabilities (S, N, K), log concentrations and log weights (S, N)."""
+    if isinstance(distribution, DirichletCpe):
+        a = distribution.log_concentration[None]
+        return distribution.class_probs[None], a, np.zeros(a.shape)
+    if isinstance(distribution, PointCpe):
+        shape = (1, len(distribution.class_probs))
+        return distribution.class_probs[None], np.full(shape, np.inf), np.zeros(shape)
+    if isinstance(distribution, DirichletMixtureCpe):
+        return distribution.member_class_probs, distribution.member_log_concentration, distribution.log_weights
+    if isinstance(distribution, EnsembleCpe):
+        points = np.full(distribution.log_weights.shape, np.inf)
+        return distribution.member_class_probs, points, distribution.log_weights
+    raise ValueError(f"a {type(distribution).__name__} is no predictive distribution")
 
 
 def has_concentration(distribution: PredictiveDistribution) -> bool:

@@ -102,15 +102,6 @@ def turned_hue(pixels: Pixels, turn: float) -> Pixels:
     return _to_pixels(value[..., None] - chroma[..., None] * fall)
 
 
-def _density(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
-    factor = (1 + DENSITY * strength) ** _sign(rng)
-    return _to_pixels(255 * ((pixels + 1.0) / 256) ** factor)
-
-
-def _brightness(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
-    return _to_pixels(pixels * (1 + BRIGHTNESS * strength) ** _sign(rng))
-
-
 def _compressed(pixels: Pixels, strength: float, _rng: Rng) -> Pixels:
     best, standard = _QUALITY
     quality = max(1, round(best + (standard - best) * strength))
@@ -119,23 +110,25 @@ def _compressed(pixels: Pixels, strength: float, _rng: Rng) -> Pixels:
     return np.asarray(Image.open(buffer), dtype=np.uint8).reshape(pixels.shape)
 
 
-def _noisy(pixels: Pixels, strength: float, rng: Rng) -> Pixels:
-    return _to_pixels(pixels + NOISE * strength * rng.standard_normal(pixels.shape))
-
-
 STANDARD_SHIFTS = (
     StandardShift("half magnification", "half as large", lambda pixels, s, _: _magnified(pixels, 2**-s)),
     StandardShift("double magnification", "twice as large", lambda pixels, s, _: _magnified(pixels, 2**s)),
     StandardShift("off centre", "moved by a quarter of the side", _off_centre),
     StandardShift("defocus", "blurred, σ of a 24th of the side", _defocused),
     StandardShift("hue", "hue turned by .08", lambda pixels, s, rng: turned_hue(pixels, _sign(rng) * HUE * s), True),
-    StandardShift("stain density", "optical density × or ÷ 1.25", _density),
-    StandardShift("brightness", "× or ÷ 1.25", _brightness),
+    StandardShift(
+        "stain density",
+        "optical density × or ÷ 1.25",
+        lambda pixels, s, rng: _to_pixels(255 * ((pixels + 1.0) / 256) ** ((1 + DENSITY * s) ** _sign(rng))),
+    ),
+    StandardShift(
+        "brightness", "× or ÷ 1.25", lambda pixels, s, rng: _to_pixels(pixels * (1 + BRIGHTNESS * s) ** _sign(rng))
+    ),
     StandardShift("compression", "JPEG of quality 15", _compressed),
     StandardShift(
         "noise",
         "σ of 20 grey levels",
-        _noisy,
+        lambda pixels, s, rng: _to_pixels(pixels + NOISE * s * rng.standard_normal(pixels.shape)),
     ),
 )
 

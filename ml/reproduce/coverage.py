@@ -119,11 +119,6 @@ ASSISTED = ", model-assisted"
 _NAMES = {"L": "L", "CL": "CL", "EL": "EL", "CL_paired": "CL, two labels", "DL": "DL", "L_D": "L_φ", "CL_D": "CL_φ"}
 
 
-def of_everybody(sample: Simulated) -> Mapping[str, Estimate]:
-    """Every estimator, where cases have two labels or more."""
-    return {name: estimator(sample) for name, estimator in ESTIMATORS.items()}
-
-
 def estimate_service_design(sample: Simulated) -> Mapping[str, Estimate | ModelAssisted]:
     """Estimates of a service from cases that its design had read twice."""
     weights2, patients = sample.weights2, sample.patients
@@ -213,12 +208,16 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing
     """Simulate every estimator in every panel and size."""
     runs, large = (QUICK_RUNS, QUICK_LARGE) if quick else (RUNS, LARGE)
     rows, aims = [], {}
+
+    def all_estimates(sample: Simulated) -> Estimates:
+        return {name: estimator(sample) for name, estimator in ESTIMATORS.items()}
+
     for clustered, panel in ((False, "independent cases"), (True, "by patient")):
         rng = np.random.default_rng([seed, clustered])
         aims = truths(draw(large, rng, clustered=clustered))
         for n_cases in SIZES:
             one = partial(draw, n_cases, rng, clustered=clustered)
-            rows += simulate(panel, n_cases, runs, one, of_everybody, aims, observer)
+            rows += simulate(panel, n_cases, runs, one, all_estimates, aims, observer)
     runs, sizes = (QUICK_RUNS, SERVICE_SIZES[:1]) if quick else (SERVICE_RUNS, SERVICE_SIZES)
     for panel, design in designs(np.random.default_rng([seed, 2]), QUICK_LARGE).items():
         rng = np.random.default_rng([seed, 3])

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Literal
 
-from ml.release.device import Device
-from ml.scoring.images import BLOCK, ImageList, open_list
+from ml.scoring.images import BLOCK, ImageList
 from ml.scoring.shards import (
     JOB_FILE,
     PartDocument,
@@ -31,7 +30,7 @@ from ml.scoring.shards import (
     rows_of,
     write_shard,
 )
-from ml.scoring.table import Observer, Scorer
+from ml.scoring.table import Observer, Scorer, ScoreRequest
 from ml.util.files import cores
 
 Engine = Literal["local", "ray"]
@@ -56,26 +55,23 @@ class Run:
 
 
 def run_missing(
-    release: Path,
-    images: Path,
+    request: ScoreRequest,
     folder: Path,
     engine: Engine = "local",
     observer: Observer = lambda done, total: None,
     *,
-    tta: int | None = None,
-    seed: int = 0,
     ray_address: str | None = None,
-    device: Device = "auto",
 ) -> Run:
     """Run missing shards; a new job has at least one shard per core."""
-    scorer, listed = Scorer(release, tta=tta, seed=seed, device=device), open_list(images)
+    scorer, listed = request.open()
     with connect_to_ray(ray_address) if engine == "ray" else nullcontext(cores()) as n_cores:
         n_shards = max(min(n_cores, -(-listed.rows // BLOCK)), -(-listed.rows // SHARD_IMAGES))
         if (folder / JOB_FILE).exists():
             n_shards = read_job(folder).n_shards
         job = open_job(scorer, listed, folder, n_shards)
         missing = job.missing()
-        work = ShardWork(release.absolute(), images.absolute(), folder.absolute(), n_shards, tta, seed, device)
+        absolute = replace(request, release=request.release.absolute(), images=request.images.absolute())
+        work = ShardWork(absolute, folder.absolute(), n_shards)
         parts: Iterable[PartDocument]
         if engine == "ray":
             parts = run_on_ray(work, missing)
@@ -104,13 +100,9 @@ def run_missing(
 class ShardWork:
     """Work order of a job for other processes, called with a shard."""
 
-    release: Path  # absolute, like the other paths
-    images: Path
+    request: ScoreRequest  # its paths are absolute
     folder: Path
     n_shards: int
-    tta: int | None
-    seed: int
-    device: Device
 
     def __call__(self, shard: int) -> PartDocument:
         """Predict a shard, unless it is there."""
@@ -119,17 +111,13 @@ class ShardWork:
                 f"{self.folder}: is not the folder of this job on the machine {platform.node()}: every machine has to "
                 "see the same one"
             )
-        scorer, listed = _open_release_and_list(self.release, self.images, self.tta, self.seed, self.device)
+        scorer, listed = _open_once(self.request)
         return write_shard(scorer, listed, open_job(scorer, listed, self.folder, self.n_shards), shard)
 
 
 @lru_cache(maxsize=1)
-def _open_release_and_list(
-    release: Path, images: Path, tta: int | None, seed: int, device: Device
-) -> tuple[Scorer, ImageList]:
-    """Open release and list once per process."""
-    # one thread: the other cores have shards to work on
-    return Scorer(release, tta=tta, seed=seed, threads=1, device=device), open_list(images)
+def _open_once(request: ScoreRequest) -> tuple[Scorer, ImageList]:
+    return request.open(threads=1)  # the other cores have shards to work on
 
 
 def run_in_processes(work: Work, shards: list[int], n_processes: int) -> Iterator[PartDocument]:

@@ -13,14 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from ml.release.device import Device
-from ml.scoring.images import BLOCK, ImageList, open_list, repeated_row
-from ml.scoring.table import Observer, Scorer, TableWriter, write_rows
+from ml.scoring.images import BLOCK, ImageList, repeated_row
+from ml.scoring.table import Observer, ScoredTable, Scorer, ScoreRequest, TableWriter, write_rows
 from ml.util.files import file_sha256, read_json, replace_file, sync_file, sync_folder, temporary_path, write_json
 
 JOB_FILE = "job.json"
@@ -230,19 +229,15 @@ def open_job(scorer: Scorer, listed: ImageList, folder: Path, n_shards: int) -> 
 
 
 def score_shard(
-    release: Path,
-    images: Path,
+    request: ScoreRequest,
     folder: Path,
     shard: tuple[int, int],
     observer: Observer = lambda done, total: None,
     *,
-    tta: int | None = None,
-    seed: int = 0,
     threads: int = 0,
-    device: Device = "auto",
 ) -> PartDocument:
     """Predict one shard of a list of images, unless it is there."""
-    scorer, listed = Scorer(release, tta=tta, seed=seed, threads=threads, device=device), open_list(images)
+    scorer, listed = request.open(threads)
     return write_shard(scorer, listed, open_job(scorer, listed, folder, shard[1]), shard[0], observer)
 
 
@@ -287,15 +282,15 @@ def numbers_text(numbers: list[int]) -> str:
 
 
 @dataclass(frozen=True)
-class MergedShards:
+class MergedShards(ScoredTable):
     """Result of merging shards."""
 
     n_shards: int  # number of parts
-    n_predictions: int  # images that were predicted
-    n_errors: int  # images that could not be read
-    reasons: dict[str, int]  # number of them for each reason
-    predictions: Path  # table of the first
-    errors: Path  # table of the second
+    reasons: dict[str, int]  # number of errors for each reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"n_shards": self.n_shards, **super().to_dict(), "reasons": self.reasons}
 
 
 def merge_job_shards(folder: Path) -> MergedShards:
@@ -317,7 +312,7 @@ def merge_job_shards(folder: Path) -> MergedShards:
             raise ShardError(f"{folder}: {n_predictions:,} predictions and {n_errors:,} errors of {images:,} images")
         replace_file(wrong_part, wrong)
         replace_file(good_part, out)
-    return MergedShards(job.n_shards, n_predictions, n_errors, dict(sorted(reasons.items())), out, wrong)
+    return MergedShards(n_predictions, n_errors, out, wrong, job.n_shards, dict(sorted(reasons.items())))
 
 
 def _checked_parts(job: Job) -> list[PartDocument]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from ml.release.device import Device
 from ml.release.predictor import Predictor
 from ml.release.score import MAY_BE_EMPTY, prediction_columns
 from ml.scoring.images import BLOCK, ImageList, Rows, open_list, repeated_row
-from ml.tables.matching import TRAINED_ON
+from ml.tables.evaluate import TRAINED_ON
 from ml.tables.reading import Column, Place, TableError, empty_where_nan, fail_at
 from ml.util.files import replace_file, temporary_path
 
@@ -77,15 +78,28 @@ class TableWriter:
         self._writer.write_table(table.combine_chunks())
 
 
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Images to predict, and how; other processes get it too."""
+
+    release: Path
+    images: Path  # folder or manifest
+    tta: int | None = None  # augmented views per image
+    seed: int = 0  # of the views
+    device: Device = "auto"
+
+    def open(self, threads: int = 0) -> "tuple[Scorer, ImageList]":
+        """Open the release and the list."""
+        return Scorer(self, threads), open_list(self.images)
+
+
 class Scorer:
     """A release that predicts blocks of images."""
 
-    def __init__(
-        self, release: Path, *, tta: int | None = None, seed: int = 0, threads: int = 0, device: Device = "auto"
-    ) -> None:
-        self.predictor = Predictor(read_release(release), threads, device=device)
+    def __init__(self, request: ScoreRequest, threads: int = 0) -> None:
+        self.predictor = Predictor(read_release(request.release), threads, device=request.device)
         self.release_sha256 = self.predictor.release.card_sha256
-        self.tta, self.seed = tta, seed
+        self.tta, self.seed = request.tta, request.seed
         probe = Image.new("RGB", (_PROBE_SIDE, _PROBE_SIDE))
         self.schema: pa.Schema = self._predictions(["probe"], [probe], [pixel_digest(probe)], None).schema
 
@@ -154,24 +168,24 @@ class ScoredTable:
     predictions: Path  # table of the first
     errors: Path  # table of the second
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        names = {"n_cases": self.n_predictions, "predictions": str(self.predictions)}
+        return {**names, "n_errors": self.n_errors, "errors": str(self.errors)}
 
-def score_images(
-    release: Path,
-    images: Path,
-    out: Path,
-    observer: Observer = lambda done, total: None,
-    *,
-    tta: int | None = None,
-    seed: int = 0,
-    device: Device = "auto",
-) -> ScoredTable:
+
+def score_images(request: ScoreRequest, out: Path, observer: Observer = lambda done, total: None) -> ScoredTable:
     """Predict a folder or manifest of images into a PREDICTIONS table."""
     kind = out.suffix.lower()
     if kind not in {".csv", ".parquet"}:
         raise TableError(f"{out}: the extension must be .csv or .parquet")
-    scorer = Scorer(release, tta=tta, seed=seed, device=device)
-    listed = open_list(images)
-    _check_cases(listed)
+    scorer, listed = request.open()
+    again = repeated_row(rows.case_ids for rows in listed.read(0, listed.rows))
+    if again is not None:
+        start = again // BLOCK * BLOCK
+        rows = next(iter(listed.read(start, min(start + BLOCK, listed.rows))))
+        place = Place.of_file(listed.source).part(np.array([again]))
+        fail_at(place, [True], "case_id", "duplicated case", [rows.case_ids[again - start]])
     errors = out.with_name(f"{out.stem}.errors{out.suffix}")
     with temporary_path(out) as part, temporary_path(errors) as wrong:
         n = write_rows(scorer, listed, 0, listed.rows, (part, wrong), observer, as_csv=kind == ".csv")
@@ -202,12 +216,3 @@ def write_rows(
     if good.rows + bad.rows != stop - first:
         raise TableError(f"{listed.source}: the list changed while it was read")
     return good.rows, bad.rows
-
-
-def _check_cases(listed: ImageList) -> None:
-    again = repeated_row(rows.case_ids for rows in listed.read(0, listed.rows))
-    if again is not None:
-        start = again // BLOCK * BLOCK
-        rows = next(iter(listed.read(start, min(start + BLOCK, listed.rows))))
-        place = Place.of_file(listed.source).part(np.array([again]))
-        fail_at(place, [True], "case_id", "duplicated case", [rows.case_ids[again - start]])

@@ -1,9 +1,8 @@
 """LABELS and PREDICTIONS tables and their evaluation."""
 
 from ml.tables.comparison import Comparison, compare
-from ml.tables.evaluate import evaluate, evaluate_findings, rank_second_reads
+from ml.tables.evaluate import EvaluationOptions, evaluate, evaluate_findings, rank_second_reads
 from ml.tables.files import Predictions, read_annotations, read_labels, read_predictions
-from ml.tables.matching import EvaluationOptions
 from ml.tables.reading import TableError, TableSource, read_table, write_table
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Comparison of two predictions of the same cases by the same labels."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ml.metrics import Evaluation, paired_changes
 from ml.metrics.cases import weights_by_order
@@ -9,8 +9,7 @@ from ml.metrics.evaluation import estimates_frame
 from ml.metrics.jackknife import Estimate
 from ml.metrics.ordinal import ranked_probability_change
 from ml.metrics.sums import Debias
-from ml.tables.evaluate import evaluate_cases
-from ml.tables.matching import Cases, EvaluationOptions, Level, Missing, match_one
+from ml.tables.evaluate import Cases, EvaluationOptions, Level, Missing, evaluate_cases, match_one
 from ml.tables.reading import TableError, TableSource
 from ml.util.number_format import change, finite, probability
 
@@ -125,17 +124,9 @@ def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
     if rival is None:
         raise TableError("there are no other predictions to compare with")
     rows = rival.rows
-    first = replace(
-        cases,
-        predictions=cases.predictions.take(rows),
-        counts=cases.counts[rows],
-        first_counts=None if cases.first_counts is None else cases.first_counts[rows],
-        weights=None if cases.weights is None else cases.weights[rows],
-        weights2=None if cases.weights2 is None else cases.weights2[rows],
-        cluster=None if cases.cluster is None else cases.cluster[rows],
-        left_out=(),
-        rival=None,
-    )
+    arrays = {name: getattr(cases, name) for name in ("counts", "first_counts", "weights", "weights2", "cluster")}
+    picked = {name: None if array is None else array[rows] for name, array in arrays.items()}
+    first = replace(cases, predictions=cases.predictions.take(rows), left_out=(), rival=None, **cast(Any, picked))
     second = replace(first, predictions=rival.predictions, notes=rival.notes)
     pair = [(side.predictions.class_probs, side.predictions.disagreement_probs) for side in (first, second)]
     changes = paired_changes(

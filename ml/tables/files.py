@@ -16,7 +16,6 @@ import pyarrow as pa
 from scipy.special import expit
 
 from ml.annotations import Annotations
-from ml.distributions.families import gini
 from ml.tables.reading import (
     TableError,
     TableSource,
@@ -30,17 +29,17 @@ from ml.tables.reading import (
     read_table,
     text_column,
 )
-from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, IntArray
+from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, gini
 
 #: Where the documents say what to do with tied and shared answers.
 _TIES = "docs/reference/tables.md, 'Ties and fractional counts'"
 #: Distance from 1 of a row's sum that rounding explains (float16).
 ROUNDING = 1e-3 + 1e-9
-#: The second is empty for images unlike those of a release.
-_DISAGREEMENT = ("disagreement_prob_raw", "disagreement_prob")
+#: Preferred to ``disagreement_prob``, which is empty for images unlike those of a release.
+_RAW = "disagreement_prob_raw"
 #: Columns that are not handed on as further columns of a table.
 _OF_LABELS = {"case_id", "annotator", "label"}
-_OF_PREDICTIONS = {"case_id", "log_concentration", *_DISAGREEMENT}
+_OF_PREDICTIONS = {"case_id", "log_concentration", "disagreement_prob", _RAW}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +87,14 @@ def check_predictions(
     table: pa.Table, where: Where, *, complement: str | None = None, renormalise: bool = False
 ) -> Predictions:
     """Check a PREDICTIONS table as ``read_predictions`` does."""
-    names = probability_columns(table, where, binary=complement is not None)
+    classes = predicted_classes(table, where, binary=complement is not None)
     case_ids = text_column(table, "case_id", where)
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
-    probs = np.empty((table.num_rows, len(names)))
-    for k, name in enumerate(names):
-        probs[:, k] = number_column(table, name, where)
-    for k, name in enumerate(names):
-        _check_probability(where, name, probs[:, k])
-    classes = [name.removeprefix("prob:") for name in names]
+    probs = np.empty((table.num_rows, len(classes)))
+    for k, name in enumerate(classes):
+        probs[:, k] = number_column(table, f"prob:{name}", where)
+        fail_at(where, (probs[:, k] < 0) | (probs[:, k] > 1), f"prob:{name}", "not a probability:", probs[:, k])
+    ends = f"prob:{classes[0]} … prob:{classes[-1]}"
     if complement is not None:
         probs, classes = np.concatenate([probs, 1 - probs], axis=1), [*classes, complement]
     sums = probs.sum(axis=1)
@@ -106,34 +104,35 @@ def check_predictions(
         if not renormalise and missed.max() <= ROUNDING:
             hint = "; rounding does that, and --renormalise (renormalise=True) divides such rows by their sum"
         wrong, problem = missed > ROUNDING if renormalise else off, "the row's probabilities do not sum to 1 but to"
-        fail_at(where, wrong, f"{names[0]} … {names[-1]}", problem, sums, hint)
+        fail_at(where, wrong, ends, problem, sums, hint)
         probs[off] /= sums[off, None]
-    stated = next((name for name in _DISAGREEMENT if name in table.column_names), None)
-    if stated is not None:
+    stated = _RAW if _RAW in table.column_names else "disagreement_prob"
+    if stated in table.column_names:
         dpe = number_column(table, stated, where)
-        _check_probability(where, stated, dpe)
+        fail_at(where, (dpe < 0) | (dpe > 1), stated, "not a probability:", dpe)
     else:
         dpe = gini(probs)
         if "log_concentration" in table.column_names:
             dpe = np.asarray(expit(number_column(table, "log_concentration", where)) * dpe, dtype=np.float64)
-    further = _further_columns(table, {*_OF_PREDICTIONS, *names})
+    further = _further_columns(table, _OF_PREDICTIONS, "count:", "prob:")
     return Predictions(case_ids, classes, probs, dpe, further, missed[off] if off.any() else None)
 
 
-def _check_probability(where: Where, name: str, values: FloatArray) -> None:
-    fail_at(where, (values < 0) | (values > 1), name, "not a probability:", values)
-
-
-def _further_columns(table: pa.Table, others: set[str]) -> dict[str, list[Any]]:
-    names = [name for name in table.column_names if name not in others and not name.startswith("count:")]
+def _further_columns(table: pa.Table, others: set[str], *prefixes: str) -> dict[str, list[Any]]:
+    names = [name for name in table.column_names if name not in others and not name.startswith(prefixes)]
     return table.select(names).to_pydict()  # type: ignore[no-any-return]
 
 
-def probability_columns(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:
-    """Names of the columns ``prob:<class>``."""
-    names = [name for name in table.column_names if name.startswith("prob:")]
+def classes_in(table: pa.Table, prefix: str) -> list[str]:
+    """Classes of the columns ``count:<class>`` or ``prob:<class>``."""
+    return [name.removeprefix(prefix) for name in table.column_names if name.startswith(prefix)]
+
+
+def predicted_classes(table: pa.Table, where: Where, *, binary: bool = False) -> list[str]:
+    """Classes of a PREDICTIONS table, two at least or one."""
+    names = classes_in(table, "prob:")
     if not names:
-        if is_wide(table) or {"annotator", "label"} & set(table.column_names):
+        if classes_in(table, "count:") or {"annotator", "label"} & set(table.column_names):
             raise TableError(f"{where}: this is a table of LABELS, and PREDICTIONS are needed here: were they swapped?")
         raise TableError(f"{where}: there is no column prob:<class>; there are {', '.join(table.column_names)}")
     if binary and len(names) != 1:
@@ -188,25 +187,18 @@ def read_annotations(source: TableSource, classes: Sequence[str] | None = None) 
     return labels.by_case()
 
 
-def is_wide(table: pa.Table) -> bool:
-    """Whether a LABELS table has one row per case, with counts."""
-    return any(name.startswith("count:") for name in table.column_names)
-
-
 def classes_of_labels(table: pa.Table, where: Where) -> list[str]:
     """Classes of a LABELS table: sorted, or in the order of its columns."""
-    if is_wide(table):
-        return [name.removeprefix("count:") for name in table.column_names if name.startswith("count:")]
-    return sorted(set(text_column(table, "label", where)))
+    return classes_in(table, "count:") or sorted(set(text_column(table, "label", where)))
 
 
 def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = None) -> Annotations:
     """Check a LABELS table as ``read_labels`` does."""
     case_ids = text_column(table, "case_id", where)
-    if is_wide(table):
-        return _wide_labels(table, case_ids, where, classes)
+    if counted := classes_in(table, "count:"):
+        return _wide_labels(table, case_ids, counted, where, classes)
     if "annotator" not in table.column_names:
-        if any(name.startswith("prob:") for name in table.column_names):
+        if classes_in(table, "prob:"):
             raise TableError(f"{where}: this is a table of PREDICTIONS, and LABELS are needed here: were they swapped?")
         raise TableError(
             f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
@@ -217,7 +209,7 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
     label = positions(labels, class_names)
     unknown = label < 0
     if unknown.any():
-        hint = _spelled_alike(labels[int(unknown.argmax())], class_names)
+        hint = spelled_alike(labels[int(unknown.argmax())], class_names)
         fail_at(where, unknown, "label", f"unknown class (known: {', '.join(class_names)}):", labels, hint)
     cases, annotators = tuple(dict.fromkeys(case_ids)), tuple(sorted(set(names)))
     case, annotator = positions(case_ids, cases), positions(names, annotators)
@@ -225,11 +217,11 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
     fail_at(where, find_repeats((case * len(annotators) + annotator).tolist()), "annotator", problem, names)
     return Annotations(
         *(case, annotator, label, len(cases), len(annotators), len(class_names), cases, annotators, tuple(class_names)),
-        columns=_further_columns(table, _OF_LABELS),
+        columns=_further_columns(table, _OF_LABELS, "count:"),
     )
 
 
-def _spelled_alike(name: str, names: Sequence[str]) -> str:
+def spelled_alike(name: str, names: Sequence[str]) -> str:
     """Hint at a name that differs only in ways hard to see."""
     for other in names:
         if other.strip() == name.strip():
@@ -241,13 +233,14 @@ def _spelled_alike(name: str, names: Sequence[str]) -> str:
     return ""
 
 
-def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Sequence[str] | None) -> Annotations:
+def _wide_labels(
+    table: pa.Table, case_ids: list[str], codes: list[str], where: Where, classes: Sequence[str] | None
+) -> Annotations:
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
-    codes = classes_of_labels(table, where)
     class_names = codes if classes is None else list(classes)
     unknown = [name for name in codes if name not in class_names]
     if unknown:
-        hint = _spelled_alike(unknown[0], class_names)
+        hint = spelled_alike(unknown[0], class_names)
         raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)}){hint}")
     counts, none = np.zeros((len(case_ids), len(class_names)), dtype=np.int64), np.empty(0, dtype=np.int64)
     for name in codes:
@@ -257,7 +250,7 @@ def _wide_labels(table: pa.Table, case_ids: list[str], where: Where, classes: Se
         fail_at(where, values != np.floor(values), f"count:{name}", problem, values)
         counts[:, class_names.index(name)] = values.astype(np.int64)
     numbers = (np.arange(len(case_ids)), none, none, len(case_ids), 0, len(class_names))
-    further = _further_columns(table, _OF_LABELS)
+    further = _further_columns(table, _OF_LABELS, "count:")
     return Annotations(
         *numbers, case_ids=tuple(case_ids), classes=tuple(class_names), histograms=counts, columns=further
     )
@@ -274,23 +267,6 @@ def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
     first = cells[np.unique(labels.case, return_index=True)[1]]
-    fail_at(
-        where,
-        first[labels.case] != cells,
-        name,
-        "must be constant within a case, but differs from its first row:",
-        values,
-    )
+    problem = "must be constant within a case, but differs from its first row:"
+    fail_at(where, first[labels.case] != cells, name, problem, values)
     return np.array(first.tolist())
-
-
-def align(labels: Annotations, predictions: Predictions, where: Where, *, drop: bool) -> tuple[IntArray, list[str]]:
-    """Match predictions (N,) to cases, −1 for none; unpredicted cases."""
-    predicted = set(predictions.case_ids)
-    stray = [case for case in labels.case_ids if case not in predicted]
-    if stray and not drop:
-        raise TableError(
-            f"{where}: case {stray[0]!r} has a label but no prediction, {len(stray)} in all"
-            f"{_spelled_alike(stray[0], predictions.case_ids)}; --missing drop leaves them out and names them"
-        )
-    return positions(predictions.case_ids, labels.case_ids), stray

@@ -2,6 +2,7 @@
 
 import csv as text_csv
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -166,7 +167,8 @@ def _fault_of_text(path: Path) -> str | None:
     """First row of a CSV file that is not UTF-8, or of another length."""
     with _csv_rows(path) as (rows, header):
         for cells in rows:
-            broken = [place for place, cell in enumerate(cells) if not cell.isascii() and _is_broken(cell)]
+            # as which "surrogateescape" reads bytes that are not UTF-8
+            broken = [place for place, cell in enumerate(cells) if re.search("[\udc80-\udcff]", cell)]
             if broken:
                 column = header[broken[0]] if broken[0] < len(header) else f"number {broken[0] + 1}"
                 shown = cells[broken[0]].encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
@@ -175,10 +177,6 @@ def _fault_of_text(path: Path) -> str | None:
                 shown = ",".join(cells)[:80]
                 return f"row {rows.line_num}: {len(cells)} cells, and the header has {len(header)}: {shown!r}"
     return None
-
-
-def _is_broken(cell: str) -> bool:
-    return any("\udc80" <= character <= "\udcff" for character in cell)
 
 
 def _of_columns(source: Mapping[str, Any]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Streaming evaluation of tables larger than memory.
+"""Streaming evaluation of tables larger than memory, and their sorting by ``case_id`` with DuckDB.
 
 Tables sorted by ``case_id`` are merged batch by batch into sums over groups of
 patients. Without patients values equal those of the evaluation in memory; with
@@ -10,7 +10,10 @@ before it; the last span has all that follow.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +24,14 @@ from ml.annotations import Annotations
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.evaluation import MetricsDocument, evaluate_groups
 from ml.metrics.sums import Debias
-from ml.tables.files import Predictions, check_labels, check_predictions, probability_columns
-from ml.tables.matching import TRAINED_ON, EvaluationOptions, align_tables, renormalised_note
+from ml.tables.evaluate import TRAINED_ON, EvaluationOptions, align_tables, renormalised_note
+from ml.tables.files import Predictions, check_labels, check_predictions, predicted_classes
 from ml.tables.reading import Place, TableError, count_rows, explaining, read_batches, read_rows, table_kind, text_cells
 from ml.util.arrays import FloatArray
+from ml.util.files import sync_file, sync_folder
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 BATCH_ROWS = 50_000
 
@@ -159,7 +166,7 @@ def _joined(
     labels: _SortedLabels | None = None
     last, done = span.after, span.first
     for batch in _predictions_of(span, predictions_path, rows):
-        probability_columns(batch, predictions_path)
+        predicted_classes(batch, predictions_path)
         ids = _sorted_ids(batch, predictions_path, last, strictly=True)
         if not ids:
             continue
@@ -234,8 +241,8 @@ def evaluate_stream(
     first, second = stream.sums(WHOLE, observer, batch_rows=batch_rows, renormalised=missed)
     document = document_of_sums(first, second, options.debias)
     if missed:
-        notes = renormalised_note(np.concatenate(missed), first.n_cases, predictions)
-        document["warnings"] = [*notes, *document["warnings"]]
+        note = renormalised_note(np.concatenate(missed), first.n_cases, predictions)
+        document["warnings"] = [note, *document["warnings"]]
     return document
 
 
@@ -251,3 +258,80 @@ def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> Met
         "metrics": {name: estimate.to_dict() for name, estimate in evaluation.metrics.items()},
         "warnings": list(evaluation.warnings),
     }
+
+
+_Settings = dict[str, str | bool | int | float | list[str]]
+
+#: Rows of a group of the sorted file: a shard reads the groups of its own cases only.
+_GROUP_ROWS = 122_880
+
+
+def sort_table(
+    table: Path, out: Path, *, memory: str | None = None, observer: Callable[[int], None] = lambda rows: None
+) -> int:
+    """Sort LABELS or PREDICTIONS as ``evaluate --stream`` and its shards take them."""
+    # Identifiers such as 007 stay text, in the order of their bytes.
+    import duckdb
+
+    if out.suffix.lower() != ".parquet":
+        raise TableError(f"{out}: a sorted table is a Parquet file: the extension must be .parquet")
+    batches = read_batches(table, BATCH_ROWS)
+    first = next(batches, None)
+    if first is None or "case_id" not in first.column_names:
+        raise TableError(f"{table}: column 'case_id' is missing")
+    read = _Counted(first.schema, chain([first], batches), observer)
+    with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        # it would fetch what it lacks from its makers
+        settings: _Settings = {"temp_directory": folder, "autoinstall_known_extensions": False}
+        if memory is not None:
+            settings["memory_limit"] = memory
+        written = Path(folder) / "sorted.parquet"
+        try:
+            with duckdb.connect(config=settings) as engine:
+                _sort(engine, first.column_names, read, written)
+        except (duckdb.Error, pa.ArrowException, OSError) as exc:
+            raise read.failure or TableError(f"{table}: cannot be sorted: {str(exc).splitlines()[0]}") from exc
+        sync_file(written)
+        written.replace(out)
+    sync_folder(out.parent)
+    return read.rows
+
+
+def _sort(engine: "DuckDBPyConnection", names: list[str], read: "_Counted", written: Path) -> None:
+    """Sort batches into a file; columns by number, as A and a differ."""
+    places = [f"c{place}" for place in range(len(names))]
+    case = places[names.index("case_id")]
+    engine.execute("SET enable_progress_bar = false")  # which it draws on stdout
+    given = pa.RecordBatchReader.from_batches(pa.schema(_named(read.schema, places)), read.batches(places))
+    engine.register("given", given)
+    # further columns order a case's rows: equal rows give equal bytes
+    query = f"SELECT CAST({case} AS VARCHAR) AS {case}, * EXCLUDE ({case}) FROM given ORDER BY ALL"  # noqa: S608
+    rows = engine.sql(query).to_arrow_reader(_GROUP_ROWS)
+    names = ["case_id", *(name for place, name in zip(places, names, strict=True) if place != case)]
+    with parquet.ParquetWriter(written, pa.schema(_named(rows.schema, names))) as writer:
+        for batch in rows:
+            writer.write_batch(batch.rename_columns(names))
+
+
+def _named(schema: pa.Schema, names: list[str]) -> list[pa.Field]:
+    return [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+
+
+class _Counted:
+    """Batches of a table, counted, with the first error kept."""
+
+    def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], observer: Callable[[int], None]) -> None:
+        self.schema, self.tables, self.observer = schema, tables, observer
+        self.rows = 0
+        self.failure: TableError | None = None
+
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """The batches, with other names of their columns."""
+        try:
+            for table in self.tables:
+                self.rows += table.num_rows
+                self.observer(self.rows)
+                yield from table.rename_columns(names).to_batches()
+        except TableError as exc:
+            self.failure = exc
+            raise

@@ -85,13 +85,5 @@ def cached_outputs(network: Network, data: DeviceData) -> CachedOutputs:
     rows = dataset.rows("valid", "calibration", "test")
     with full_precision_convolutions(data.device):
         logits, features, pooled, _ = zip(*batch_outputs(network, data, rows), strict=True)
-    cases = np.array(dataset.case_ids)[rows]
-    return CachedOutputs(
-        logits=torch.cat(logits).cpu().numpy(),
-        features=torch.cat(features).cpu().numpy(),
-        pooled=torch.cat(pooled).cpu().numpy(),
-        label_counts=dataset.label_counts[rows],
-        partition=dataset.partition[rows],
-        case_ids=cases,
-        groups=cases if dataset.patients is None else np.array(dataset.patients)[rows],
-    )
+    arrays = [torch.cat(part).cpu().numpy() for part in (logits, features, pooled)]
+    return CachedOutputs.of(dataset, rows, arrays)

@@ -105,15 +105,10 @@ class Learner:
         self.average = average_weights(self.network, decay) if decay else None
         self.judged = self.network if self.average is None else cast(Network, self.average.module)
         self._generator = torch.Generator()
-        self._log_weights = self._class_weights()
-
-    def _class_weights(self) -> Tensor | None:
-        """Logarithms of the K class weights, None if all are one."""
-        if self.config.class_balance == 0:
-            return None
-        dataset = self.data.dataset
-        weights = balancing_weights(dataset.label_counts[dataset.rows("train")], self.config.class_balance)
-        return torch.log(torch.tensor(weights, dtype=torch.float32)).to(self.data.device)
+        self._log_weights = None
+        if config.class_balance:
+            weights_by_class = balancing_weights(dataset.label_counts[dataset.rows("train")], config.class_balance)
+            self._log_weights = torch.log(torch.tensor(weights_by_class, dtype=torch.float32)).to(data.device)
 
     def train_epoch(self, epoch: int, rows: npt.NDArray[np.intp], observer: Observer) -> float:
         """Train on each row ``passes`` times, in a seeded order."""

@@ -13,7 +13,7 @@ Source: B. Jacob et al., CVPR 2018; ONNX Runtime, "Quantize ONNX models".
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,22 +23,20 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ml.calibration.calibrators import Calibration, FitReport
+from ml.calibration.calibrators import Calibration
 from ml.calibration.scaling import METHODS, Method
-from ml.datasets.base import ImageDataset
+from ml.datasets.base import ClassInfo, ImageDataset
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.preprocess import Pixels, pixel_digest
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import describe_regressions, paired_change, paired_changes
 from ml.release.artifact import HEAD_FILE, Release, ReleaseError, read_release, require_empty, write_release
-from ml.release.card import CardContents, DisagreementDocument, QuantizedDocument
+from ml.release.card import CardContents, QuantizedDocument
 from ml.release.predictor import BATCH, Predictor
 from ml.release.training_index import INDEX_FILE
 from ml.training.calibrate import clusters_of, fit_and_judge, held_out_metrics, member_outputs
 from ml.training.release_checks import SHIFTED_IMAGES, ShiftTrial, try_shifts, with_checks
 from ml.training.report import class_recalls
 from ml.training.run_folder import CachedOutputs
-from ml.util.arrays import IntArray
 
 Images = npt.NDArray[np.float32]
 #: End of an activation's range: least divergence of the histogram in 128
@@ -137,39 +135,23 @@ class LeftOutDocument(TypedDict):
 class Cases:
     """Cases that no network was fitted to."""
 
-    pixels: Pixels  # (N, H, W, C) uint8, as the network sees them
-    counts: IntArray  # (N, K) labels, in the order of the release's classes
-    partition: npt.NDArray[np.str_]  # (N,) ``valid``, ``calibration`` or ``test``
-    calibrates: str  # name of the partition that calibrates
-    case_ids: npt.NDArray[np.str_]  # (N,)
-    groups: npt.NDArray[np.str_]  # (N,) patient or case
-    digests: list[bytes]  # N of the decoded pictures
-    hmacs: list[str] | None  # of patients, by the exporting service
+    dataset: ImageDataset  # with the classes of the release, and digests
     uses: npt.NDArray[np.str_]  # (N,) use in the release, empty for none
     left_out: LeftOutDocument  # what was left out
 
-    def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
-        """Rows of partitions."""
-        return np.flatnonzero(np.isin(self.partition, partitions))
+    def calibrating(self) -> npt.NDArray[np.intp]:
+        """Rows of the partition that calibrates."""
+        return self.dataset.rows(self.dataset.calibration_partition)
 
-    def outputs(
-        self, predictor: Predictor, rows: npt.NDArray[np.intp], done: Callable[[int], None] = lambda n: None
-    ) -> CachedOutputs:
+    def outputs(self, predictor: Predictor, rows: npt.NDArray[np.intp], done: Callable[[int], None]) -> CachedOutputs:
         """Network outputs of the cases."""
         parts = []
         for start in range(0, len(rows), BATCH):
-            parts.append(predictor.outputs(list(self.pixels[rows[start : start + BATCH]])))
+            parts.append(predictor.outputs(list(self.dataset.pixels[rows[start : start + BATCH]])))
             done(len(parts[-1][0]))
         logits, features = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return CachedOutputs(
-            logits=logits,
-            features=features,
-            pooled=features,  # which they are in a release with a dropout head
-            label_counts=self.counts[rows],
-            partition=self.partition[rows],
-            case_ids=self.case_ids[rows],
-            groups=self.groups[rows],
-        )
+        # features are pooled vectors in a release with a dropout head
+        return CachedOutputs.of(self.dataset, rows, (logits, features, features))
 
 
 def cases_for(release: Release, dataset: ImageDataset) -> Cases:
@@ -177,45 +159,30 @@ def cases_for(release: Release, dataset: ImageDataset) -> Cases:
     # Left out are test cases that the release was made with or that calibrate here, and
     # calibration cases that fitted its network, unless they calibrated it as well.
     _require_same_images(release, dataset)
-    rows = dataset.rows("valid", "calibration", "test")
-    counts, partition = _counts(release, dataset)[rows], dataset.partition[rows]
-    digests = dataset.pixel_digests
-    own = [pixel_digest(dataset.pixels[row]) if digests is None else digests[row] for row in rows]
-    hmacs = None if dataset.patient_hmacs is None else [dataset.patient_hmacs[row] for row in rows]
-    uses = calibrated = np.full(len(rows), "", dtype="U11")
+    calibrates = dataset.calibration_partition
+    dataset = _in_classes_of(release, dataset).take(dataset.rows("valid", "calibration", "test"))
+    own, partition, groups = dataset.digests(), dataset.partition, dataset.groups
+    uses = calibrated = np.full(len(own), "", dtype="U11")
     if release.training is not None:
-        uses = release.training.uses_of(own, hmacs)
-        calibrated = release.training.without_network().uses_of(own, hmacs)
+        uses = release.training.uses_of(own, dataset.patient_hmacs)
+        calibrated = release.training.without_network().uses_of(own, dataset.patient_hmacs)
     judged_before = (partition == "test") & (uses != "")
     fitted_before = (partition == "calibration") & (uses == "network") & (calibrated == "")
-    cases = np.array(dataset.case_ids)[rows]
-    groups = cases if dataset.patients is None else np.array(dataset.patients)[rows]
-    calibrates = (partition == dataset.calibration_partition) & ~fitted_before
+    calibrating = (partition == calibrates) & ~fitted_before
     # no picture and no patient may both calibrate and judge
-    known_digests, known_groups = {own[row] for row in np.flatnonzero(calibrates)}, set(groups[calibrates])
-    alike = np.array([own[row] in known_digests or groups[row] in known_groups for row in range(len(rows))], dtype=bool)
-    judged_before |= (partition == "test") & alike
+    known_digests, known_groups = {own[row] for row in np.flatnonzero(calibrating)}, set(groups[calibrating])
+    alike = [digest in known_digests or group in known_groups for digest, group in zip(own, groups, strict=True)]
+    judged_before |= (partition == "test") & np.array(alike, dtype=bool)
     kept = np.flatnonzero(~judged_before & ~fitted_before)
-    chosen_cases = Cases(
-        pixels=dataset.pixels[rows[kept]],
-        counts=counts[kept],
-        partition=partition[kept],
-        calibrates=dataset.calibration_partition,
-        case_ids=cases[kept],
-        groups=groups[kept],
-        digests=[own[row] for row in kept],
-        hmacs=None if hmacs is None else [hmacs[row] for row in kept],
-        uses=uses[kept],
-        left_out={"calibration": int(fitted_before.sum()), "test": int(judged_before.sum())},
-    )
-    for name in (chosen_cases.calibrates, "test"):
-        if not chosen_cases.rows(name).size:
-            made_with = chosen_cases.left_out["calibration"] + chosen_cases.left_out["test"]
+    chosen = replace(dataset, pixel_digests=own).take(kept)
+    for name in (calibrates, "test"):
+        if not chosen.rows(name).size:
+            made_with = int(fitted_before.sum() + judged_before.sum())
             raise ValueError(
                 f"data set {dataset.name!r} has no case in partition {name!r} that the release was not made with"
                 + (f" ({made_with:,} are left out): give the --seed of its split" if made_with else "")
             )
-    return chosen_cases
+    return Cases(chosen, uses[kept], {"calibration": int(fitted_before.sum()), "test": int(judged_before.sum())})
 
 
 def _require_same_images(release: Release, dataset: ImageDataset) -> None:
@@ -229,7 +196,7 @@ def _require_same_images(release: Release, dataset: ImageDataset) -> None:
             )
 
 
-def _counts(release: Release, dataset: ImageDataset) -> IntArray:
+def _in_classes_of(release: Release, dataset: ImageDataset) -> ImageDataset:
     unknown = [info.code for info in dataset.classes if info.code not in release.classes]
     if unknown:
         raise ValueError(
@@ -238,7 +205,7 @@ def _counts(release: Release, dataset: ImageDataset) -> IntArray:
         )
     counts = np.zeros((len(dataset.label_counts), len(release.classes)), dtype=np.int64)
     counts[:, [release.classes.index(info.code) for info in dataset.classes]] = dataset.label_counts
-    return counts
+    return replace(dataset, classes=tuple(ClassInfo(**info) for info in release.card["classes"]), label_counts=counts)
 
 
 #: Names of the two networks on the card: both on the same cells.
@@ -301,8 +268,12 @@ def quantize_release(
     if release.head is not None:
         files[HEAD_FILE] = (release.path / HEAD_FILE).read_bytes()
     outputs, before = _outputs(release, cases, files, observer)
-    fitted, calibration, disagreement = _calibrated(release, cases, outputs)
-    after = outputs.take(outputs.partition == "test")
+    # refitted as that of the source was fitted
+    method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
+    alpha, dropout = release.calibration.concentration is not None, release.card.get("mc_dropout")
+    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it
+    part, after = (outputs.take(outputs.partition == name) for name in (cases.dataset.calibration_partition, "test"))
+    fitted, calibration, disagreement = fit_and_judge(part, after, release.head, method=method, alpha=alpha, seed=seed)
     quantized["changes"], quantized["harms"] = _compared(release, before, calibration, after)
     if quantized["harms"] and not wish.despite_gate:
         raise WorseError(
@@ -314,16 +285,17 @@ def quantize_release(
     card["quantized"], card["calibration"], card["disagreement"] = quantized, fitted.report, disagreement
     _add_checks_and_index(release, cases, outputs, files, card)
     if wish.shifts:
-        rows = np.sort(np.random.default_rng([wish.seed, 1]).permutation(cases.rows("test"))[:SHIFTED_IMAGES])
+        data = cases.dataset
+        rows = np.sort(np.random.default_rng([wish.seed, 1]).permutation(data.rows("test"))[:SHIFTED_IMAGES])
         trial = ShiftTrial(None, partial(observer, "standard shifts"))
-        card["shifts"] = try_shifts(cases.pixels[rows], cases.counts[rows], files, calibration, card, trial)
+        card["shifts"] = try_shifts(data.pixels[rows], data.label_counts[rows], files, calibration, card, trial)
     written = write_release(out, files, calibration, card)
     return {
         "release": str(out),
         "card_sha256": written.card_sha256,
         "quantized": quantized,
         "figures": card["held_out"],
-        "n_calibration": int(cases.rows(cases.calibrates).size),
+        "n_calibration": int(cases.calibrating().size),
         "n_held_out": len(after.case_ids),
         "left_out": cases.left_out,
         "trained_on": "unknown" if release.training is None else "known",
@@ -345,9 +317,9 @@ def _progress(observer: Observer, what: str, total: int) -> Callable[[int], None
 
 def require_pairs(cases: Cases) -> None:
     """Refuse data by which disagreement cannot be judged, before all the work."""
-    test = cases.rows("test")
-    with_pair = test[cases.counts[test].sum(axis=1) >= 2]
-    n_patients = len(set(cases.groups[with_pair]))
+    test = cases.dataset.rows("test")
+    with_pair = test[cases.dataset.label_counts[test].sum(axis=1) >= 2]
+    n_patients = len(set(cases.dataset.groups[with_pair]))
     if n_patients < 2:
         raise ValueError(
             f"harm to the disagreement probability cannot be judged: of {test.size:,} held-out cases "
@@ -373,12 +345,12 @@ def _require_own_calibration(release: Release) -> None:
 def _quantized_network(
     release: Release, cases: Cases, wish: QuantizationRequest, observer: Observer
 ) -> tuple[bytes, QuantizedDocument]:
-    drawn = np.random.default_rng(wish.seed).permutation(cases.rows(cases.calibrates))[: wish.n_images]
+    drawn = np.random.default_rng(wish.seed).permutation(cases.calibrating())[: wish.n_images]
     size = max(1, min(_RANGE_BATCH, _RANGE_PIXELS // release.preprocessing.size**2))
 
     def batches() -> Iterator[Images]:
         for start in range(0, len(drawn), size):
-            yield release.preprocessing.normalise(cases.pixels[drawn[start : start + size]])
+            yield release.preprocessing.normalise(cases.dataset.pixels[drawn[start : start + size]])
 
     done = _progress(observer, "finding ranges of activations", len(drawn))
     network, n_layers = quantize_graph(release.network, batches(), wish.ranges, wish.weight_bits, done)
@@ -398,7 +370,7 @@ def _outputs(
     release: Release, cases: Cases, files: dict[str, bytes], observer: Observer
 ) -> tuple[CachedOutputs, CachedOutputs]:
     """Served outputs of the quantised network and of its source."""
-    rows, held_out = np.arange(len(cases.counts)), cases.rows("test")
+    rows, held_out = np.arange(len(cases.uses)), cases.dataset.rows("test")
     done = _progress(observer, "predicting with both networks", len(rows) + len(held_out))
     with TemporaryDirectory() as temporary:
         draft = write_release(Path(temporary) / "draft", files, release.calibration, _contents(release), "")
@@ -410,18 +382,6 @@ def _contents(release: Release) -> CardContents:
     card: CardContents = release.card.copy()
     card.pop("training", None)
     return card
-
-
-def _calibrated(
-    release: Release, cases: Cases, outputs: CachedOutputs
-) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
-    """Refit the calibration as that of the source was fitted."""
-    method: Method = next((name for name in METHODS if name in release.card["calibration"]), "none")
-    alpha = release.calibration.concentration is not None
-    dropout = release.card.get("mc_dropout")
-    seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it
-    part, held_out = (outputs.take(outputs.partition == name) for name in (cases.calibrates, "test"))
-    return fit_and_judge(part, held_out, release.head, method=method, alpha=alpha, seed=seed)
 
 
 def _compared(
@@ -464,10 +424,10 @@ def _add_checks_and_index(
     release: Release, cases: Cases, outputs: CachedOutputs, files: dict[str, bytes], card: CardContents
 ) -> None:
     """Add familiarity checks and the training index to files and card."""
-    appearance = compute_quality_features(cases.pixels)
+    data = cases.dataset
+    appearance = compute_quality_features(data.pixels)
     card["reference"] = with_checks(card["reference"], outputs, appearance, release.preprocessing, files)
     if release.training is not None:
-        new = [row for row in cases.rows(cases.calibrates) if cases.uses[row] == ""]
-        hmacs = None if cases.hmacs is None else [cases.hmacs[row] for row in new]
-        index = release.training.with_calibration([cases.digests[row] for row in new], hmacs)
+        new = data.take(np.array([row for row in cases.calibrating() if cases.uses[row] == ""], dtype=np.intp))
+        index = release.training.with_calibration(new.digests(), new.patient_hmacs)
         files[INDEX_FILE], card["training"] = index.to_bytes(), index.document()

@@ -1,6 +1,7 @@
 """Run folder on disk: configuration, log, state and cached outputs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from ml.calibration.calibrators import FitDocument
 from ml.charts.rows import EpochMetrics
+from ml.datasets.base import ImageDataset
 from ml.documents import to_document
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.metrics.jackknife import EstimateDocument
@@ -128,6 +130,15 @@ class CachedOutputs:
     case_ids: npt.NDArray[np.str_]  # (N,)
     groups: npt.NDArray[np.str_]  # (N,) patient or case
 
+    @classmethod
+    def of(
+        cls, dataset: ImageDataset, rows: npt.NDArray[np.intp], outputs: Sequence[npt.NDArray[np.float32]]
+    ) -> "CachedOutputs":
+        """Logits, features and pooled vectors of some cases of a data set."""
+        logits, features, pooled = outputs
+        counts, case_ids = dataset.label_counts[rows], np.array(dataset.case_ids)[rows]
+        return cls(logits, features, pooled, counts, dataset.partition[rows], case_ids, dataset.groups[rows])
+
     def take(self, rows: npt.NDArray[Any]) -> "CachedOutputs":
         """Pick cases by position or mask."""
         return CachedOutputs(*(getattr(self, f.name)[rows] for f in fields(self)))
@@ -206,9 +217,9 @@ class RunFolder:
 
     def read_head_layers(self) -> list[HeadArrays]:
         """Layers kept by ``write_head_layers``."""
-        with np.load(self.finished_file(self.head_layers), allow_pickle=False) as data:
-            count = len(data.files) // len(_LAYER)
-            return [(float(data[f"rate{i}"]), data[f"weight{i}"], data[f"bias{i}"]) for i in range(count)]
+        data = self._read_arrays(self.head_layers)
+        count = len(data) // len(_LAYER)
+        return [(float(data[f"rate{i}"]), data[f"weight{i}"], data[f"bias{i}"]) for i in range(count)]
 
     def write_examples(self, pixels: npt.NDArray[np.uint8]) -> None:
         """Keep some held-out images (N, H, W, C), on which exports are checked."""
@@ -216,8 +227,7 @@ class RunFolder:
 
     def read_examples(self) -> npt.NDArray[np.uint8]:
         """Images kept by ``write_examples``."""
-        with np.load(self.finished_file(self.examples), allow_pickle=False) as data:
-            return np.asarray(data["pixels"], dtype=np.uint8)
+        return np.asarray(self._read_arrays(self.examples)["pixels"], dtype=np.uint8)
 
     def write_held_out(self, images: HeldOutImages) -> None:
         """Keep what exports need to tell unlike images, and to try shifts out."""
@@ -225,8 +235,7 @@ class RunFolder:
 
     def read_held_out(self) -> HeldOutImages:
         """Images kept by ``write_held_out``."""
-        with np.load(self.finished_file(self.held_out), allow_pickle=False) as data:
-            return HeldOutImages(**cast(Any, dict(data)))
+        return HeldOutImages(**self._read_arrays(self.held_out))
 
     def write_outputs(self, outputs: CachedOutputs) -> None:
         """Cache the network's outputs, which marks the training as finished."""
@@ -236,8 +245,11 @@ class RunFolder:
 
     def read_outputs(self) -> CachedOutputs:
         """Read the cached outputs."""
-        with np.load(self.finished_file(self.outputs), allow_pickle=False) as data:
-            return CachedOutputs(**cast(Any, dict(data)))
+        return CachedOutputs(**self._read_arrays(self.outputs))
+
+    def _read_arrays(self, path: Path) -> dict[str, npt.NDArray[Any]]:
+        with np.load(self.finished_file(path), allow_pickle=False) as data:
+            return dict(data)
 
     def finished_file(self, path: Path) -> Path:
         """A file that a finished training has written."""

@@ -20,7 +20,6 @@ from ml.charts.reliability import learning_curves, write_chart
 from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.preprocess import pixel_digest
 from ml.release.training_index import TrainingIndex
 from ml.training.data import DeviceData, class_counts, require_two
 from ml.training.evaluation import cached_outputs, validate
@@ -199,8 +198,7 @@ def index_of(dataset: ImageDataset) -> TrainingIndex:
     uses = [_USES.get(str(name), "") for name in dataset.partition]
     if dataset.calibration_partition == "valid":  # ``valid`` stopped the network
         uses = ["network" if use else "" for use in uses]
-    digests = dataset.pixel_digests or [pixel_digest(pixels) for pixels in dataset.pixels]
-    return TrainingIndex.of(digests, uses, dataset.patient_hmacs)
+    return TrainingIndex.of(dataset.digests(), uses, dataset.patient_hmacs)
 
 
 def describe_dataset(dataset: ImageDataset) -> DatasetDocument:

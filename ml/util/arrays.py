@@ -129,6 +129,23 @@ def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: f
     return vector
 
 
+def gini(class_probs: FloatArray) -> FloatArray:
+    """Probability 1 − Σ_k f_k² that two draws from f differ, over the last axis.
+
+    Computed as Σ f_k (1 − f_k), where one minus the largest is the sum of the others, so that nothing
+    cancels for nearly certain rows.
+
+    >>> gini(np.array([[1 - 1e-20, 1e-20]]))
+    array([2.e-20])
+    """
+    leader = class_probs.argmax(axis=-1, keepdims=True)
+    rest = class_probs.copy()
+    np.put_along_axis(rest, leader, 0.0, axis=-1)
+    largest = np.take_along_axis(class_probs, leader, axis=-1)[..., 0]
+    result: FloatArray = largest * rest.sum(axis=-1) + (rest * (1 - rest)).sum(axis=-1)
+    return result
+
+
 class EqualByValue:
     """Equality of dataclasses by value, arrays and NaN included.
 

@@ -46,8 +46,11 @@ def stratified_partitions(
     """Split cases by group, stratified by class as far as groups allow."""
     # Iterative stratification (Sechidis, Tsoumakas and Vlahavas 2011) of groups, rarest class first.
     names, number = np.unique(np.array(groups), return_inverse=True)
-    amounts = np.zeros((len(names), np.shape(label_counts)[1] + 2))
-    np.add.at(amounts, number, _class_shares(np.asarray(label_counts, dtype=np.float64)))
+    counts = np.asarray(label_counts, dtype=np.float64)
+    labels = counts.sum(axis=1, keepdims=True)
+    by_class = np.divide(counts, labels, out=np.zeros_like(counts), where=labels > 0)
+    amounts = np.zeros((len(names), counts.shape[1] + 2))  # last: unlabelled and all cases
+    np.add.at(amounts, number, np.hstack([by_class, labels == 0, np.ones_like(labels)]))
     total = amounts.sum(axis=0)
     amounts /= np.where(total > 0, total, 1)
     order = np.random.default_rng(seed).permutation(len(names))
@@ -58,25 +61,13 @@ def stratified_partitions(
         for group in members[np.argsort(-amounts[members, k], kind="stable")]:
             part = int(np.lexsort((lacking[:, -1], lacking[:, k]))[-1])
             chosen[group], lacking[part] = part, lacking[part] - amounts[group]
-    _fill_empty(chosen, amounts[:, -1], len(shares))
+    for part in range(len(shares)):
+        sizes = np.bincount(chosen, minlength=len(shares))
+        if sizes[part] == 0 and sizes.max() > 1:  # it gets a smallest group of the largest part
+            spare = np.flatnonzero(chosen == sizes.argmax())
+            chosen[spare[np.argmin(amounts[spare, -1])]] = part
     _level(chosen, amounts, np.array(list(shares.values())), order)
     return np.asarray(np.array(list(shares), dtype="U12")[chosen][number])
-
-
-def _class_shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Class shares (N, K + 2); last: unlabelled and all cases."""
-    total = counts.sum(axis=1, keepdims=True)
-    shares = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
-    return np.hstack([shares, total == 0, np.ones_like(total)])
-
-
-def _fill_empty(chosen: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], n_parts: int) -> None:
-    """Give each empty partition a spare smallest group."""
-    for part in range(n_parts):
-        counts = np.bincount(chosen, minlength=n_parts)
-        if counts[part] == 0 and counts.max() > 1:
-            spare = np.flatnonzero(chosen == counts.argmax())
-            chosen[spare[np.argmin(sizes[spare])]] = part
 
 
 def _level(

@@ -16,21 +16,17 @@ _SCHEMAS = (
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def _declare_operators() -> None:
+try:
+    import torchvision  # noqa: F401
+except RuntimeError as exc:
+    if "torchvision::nms" not in str(exc):
+        raise
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)
     _LIBRARIES.append(library)
-
-
-try:
-    import torchvision  # noqa: F401
-except RuntimeError as exc:
-    if "torchvision::nms" not in str(exc):
-        raise
-    _declare_operators()
 
 from torchvision import models  # noqa: E402  (the operators must be declared first)
 

@@ -20,10 +20,11 @@ from app.demo.real_cells import ANNOTATORS, FOLDER, RELEASE, ensure_real_cases, 
 from app.demo.simulated import DemoExtent, ensure_simulated_cases, opinion_of
 from app.releases.queries import reading_classes
 from ml.datasets.cells import simulate_cell
-from ml.datasets.pbc import demo_cells, load_pbc, load_pbc_nucleus
+from ml.datasets.pbc import load_pbc, load_pbc_nucleus
 from ml.release.artifact import read_release
 from tests.support.process import Installation
 from tests.support.service import Service
+from tools.demo_cells import demo_cells
 
 SMALL = DemoExtent(studied=2, recent=1, waiting=1)
 

@@ -18,8 +18,7 @@ from app.http.errors import StorageFull
 from app.job_table import FUNCTIONS, ask_for_recalibration
 from app.jobs.handle import RunningJob, WorkerStoppingError
 from app.reports.frozen_evaluations import evaluate_frozen, evaluation_folder
-from ml.datasets.annotators import AnnotatorPool
-from ml.datasets.cells import simulate_cell
+from ml.datasets.cells import AnnotatorPool, simulate_cell
 from tests.app.test_evaluations import same
 from tests.support.images import encode
 from tests.support.jobs import begin_and_stop, submit, work_off

@@ -27,8 +27,7 @@ from app.releases.service import move_alias
 from app.triage.rules import summarise_posterior
 from ml.calibration.calibration import Calibration
 from ml.calibration.domain_adaptation import recalibrate_for_annotators
-from ml.datasets.annotators import AnnotatorPool
-from ml.datasets.cells import simulate_cell
+from ml.datasets.cells import AnnotatorPool, simulate_cell
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.images.preprocess import decode_image
 from ml.metrics import evaluate

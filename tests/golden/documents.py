@@ -31,7 +31,7 @@ from ml.release.card import CARD_METRICS
 from ml.release.dropout_head import DropoutHead, HeadLayer
 from ml.release.ood_detector import FeatureDistance
 from ml.release.training_index import INDEX_FILE, TrainingIndex
-from ml.tables.matching import EvaluationOptions
+from ml.tables.evaluate import EvaluationOptions
 from tests.golden.worlds import WORLDS, World, uniforms, write_csv
 from tests.support.command import run_here
 from tests.support.homes import process

@@ -106,7 +106,7 @@ _ALLOWED = {
     "ml/release": {"cpu"},
     "ml/reproduce": {"train", "charts"},
     "ml/scoring": {"cpu", "ray"},
-    "ml/tables/sorting.py": {"duckdb"},
+    "ml/tables/streaming.py": {"duckdb"},
     "ml/util/torchvision_ops.py": {"train"},
     "ml/training": {"train", "charts"},
     "ml/training/quantize.py": {"train", "cpu"},

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import secondread
-from ml.tables.matching import EvaluationOptions
+from ml.tables.evaluate import EvaluationOptions
 from ml.tables.streaming import evaluate_stream
 from tests.support.command import run_here
 

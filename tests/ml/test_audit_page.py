@@ -13,7 +13,7 @@ import pytest
 from ml.audit.evaluate_findings import EDGES, audit_findings, compute_tail_bins
 from ml.audit.page import section_of
 from ml.audit.sentences import MEANING
-from ml.tables.matching import EvaluationOptions
+from ml.tables.evaluate import EvaluationOptions
 from ml.tables.reading import write_table
 from ml.util.number_format import interval, probability
 from tests.support.command import run_here

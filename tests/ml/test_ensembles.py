@@ -24,7 +24,7 @@ from ml.release.artifact import ReleaseError, read_release
 from ml.release.dropout_head import DropoutHead
 from ml.release.predictor import Predictor
 from ml.release.score import predict_files
-from ml.scoring.table import score_images
+from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.training.calibrate import calibrate_run
 from ml.training.export import ParityError, check_head, export_run, to_onnx
@@ -154,7 +154,7 @@ def test_predict_and_score_with_augmented_views(small_release: Path, tmp_path: P
     assert rows == predict_files(small_release, paths, tta=5, seed=2)
     assert rows[0]["log_concentration"] is None
     assert rows[0]["disagreement_calibrated"] is True
-    score_images(small_release, folder, tmp_path / "p.csv", tta=5, seed=2)
+    score_images(ScoreRequest(small_release, folder, tta=5, seed=2), tmp_path / "p.csv")
     table = read_predictions(tmp_path / "p.csv")
     np.testing.assert_allclose(table.class_probs[1], list(rows[1]["class_probs"].values()), atol=1e-6)
     np.testing.assert_allclose(table.disagreement_probs[1], rows[1]["disagreement_prob"], atol=1e-6)

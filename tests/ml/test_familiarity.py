@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load, save
 
+from ml.annotations import Annotations
 from ml.charts.reliability import write_chart
 from ml.charts.results import shift_chart
-from ml.datasets.annotators import AnnotatorPool, count_labels
-from ml.datasets.cells import simulate_cell, simulate_cells
+from ml.datasets.cells import AnnotatorPool, simulate_cell, simulate_cells
 from ml.images.image_quality_features import CHECKS, compute_quality_features, feature_columns, optical_density
 from ml.images.picture import difference_hash, hash_distance
 from ml.images.preprocess import Pixels
@@ -32,7 +32,7 @@ from ml.release.ood_detector import (
 )
 from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
 from ml.release.score import predict_files
-from ml.scoring.table import score_images
+from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import read_table
 from ml.training.export import export_run
@@ -338,7 +338,7 @@ def predictor(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_the_suite_tells_what_the_release_says_of_each_shift(predictor: Predictor, tmp_path: Path) -> None:
     pixels = np.stack(predictor.pixels([Image.fromarray(cell.pixels) for cell in CELLS]))
     _, labels = AnnotatorPool().read(np.stack([cell.true_probs for cell in CELLS]), 3, np.random.default_rng(0))
-    counts = count_labels(labels, len(predictor.release.classes))
+    counts = Annotations.of_matrix(labels, len(predictor.release.classes)).counts()
     counts[0] = 0  # a case that nobody has labelled
     steps: list[tuple[int, int]] = []
     rows = shift_suite(predictor, pixels, counts, pixels[:5], lambda done, total: steps.append((done, total)))
@@ -437,7 +437,7 @@ def test_a_strange_image_is_flagged_with_reasons_and_its_disagreement_withheld(c
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_leaves_the_cell_empty_and_is_judged_by_the_raw_one(checked: Path, images: Path, kind: str) -> None:
     out = images.parent / f"predictions.{kind}"
-    assert score_images(checked, images, out).n_predictions == 9
+    assert score_images(ScoreRequest(checked, images), out).n_predictions == 9
     table, rows = read_table(out), predict_files(checked, sorted(images.iterdir()))
     flags = table.column("out_of_distribution").to_pylist()
     assert flags == [row["out_of_distribution"] for row in rows]

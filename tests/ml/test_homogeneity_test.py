@@ -23,7 +23,7 @@ from ml.audit.evaluate_findings import audit_findings, compute_tail_bins
 from ml.audit.sentences import summary_sentences
 from ml.metrics.homogeneity_test import DIFFERENT, ClassMixChange, mix_change_of_patients
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.matching import EvaluationOptions
+from ml.tables.evaluate import EvaluationOptions
 from ml.util.arrays import FloatArray, IntArray
 from tests.support.tables import matrix_table, wide_table
 

@@ -19,9 +19,8 @@ from app.releases.onnx_safety import require_plain_graph
 from ml.calibration.calibrators import calibrate
 from ml.calibration.domain_adaptation import recalibrate_for_annotators
 from ml.cli.releases import _adaptation_text, _quantization_text
-from ml.datasets.annotators import AnnotatorPool
 from ml.datasets.base import ImageDataset
-from ml.datasets.cells import CLASSES, load_cells, simulate_cells
+from ml.datasets.cells import CLASSES, AnnotatorPool, load_cells, simulate_cells
 from ml.images.preprocess import decode_image, pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.paired_difference import HARM_LIMIT, describe_regressions, paired_change
@@ -259,9 +258,9 @@ def test_images_that_the_release_was_made_with_judge_nothing(small_release: Path
     assert release.training is not None
     assert found.left_out["test"] > 0
     assert found.left_out["calibration"] > 0
-    test = [found.digests[row] for row in found.rows("test")]
+    test = [found.dataset.digests()[row] for row in found.dataset.rows("test")]
     assert set(release.training.uses_of(test, None)) == {""}
-    fitted = [found.digests[row] for row in found.rows("calibration")]
+    fitted = [found.dataset.digests()[row] for row in found.dataset.rows("calibration")]
     assert "network" not in release.training.uses_of(fitted, None)
 
 
@@ -273,8 +272,8 @@ def test_a_picture_that_calibrates_under_another_name_judges_nothing(small_relea
     pixels[judge] = pixels[fit]
     found = cases_for(read_release(small_release), replace(cells, pixels=pixels, pixel_digests=None))
     assert found.left_out["test"] == before.left_out["test"] + 1
-    calibrating = {found.digests[row] for row in found.rows("calibration")}
-    assert calibrating.isdisjoint(found.digests[row] for row in found.rows("test"))
+    calibrating = {found.dataset.digests()[row] for row in found.calibrating()}
+    assert calibrating.isdisjoint(found.dataset.digests()[row] for row in found.dataset.rows("test"))
 
 
 def test_without_second_labels_harm_to_disagreement_is_said_to_be_unknown_before_the_work(
@@ -282,9 +281,10 @@ def test_without_second_labels_harm_to_disagreement_is_said_to_be_unknown_before
 ) -> None:
     cases = cases_for(read_release(small_release), cells)
     require_pairs(cases)
-    single = np.eye(cases.counts.shape[1], dtype=np.int64)[cases.counts.argmax(axis=1)]
+    counts = cases.dataset.label_counts
+    single = np.eye(counts.shape[1], dtype=np.int64)[counts.argmax(axis=1)]
     with pytest.raises(ValueError, match="cases 0 have two labels, of 0 patients where two are needed"):
-        require_pairs(replace(cases, counts=single))
+        require_pairs(replace(cases, dataset=replace(cases.dataset, label_counts=single)))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from ml.scoring.pool import ShardWork, connect_to_ray, run_missing, run_on_ray
 from ml.scoring.shards import PartDocument, ShardError
+from ml.scoring.table import ScoreRequest
 from ml.tables.reading import TableError
 from tests.support.command import run_here
 from tests.support.ray_settings import set_up
@@ -134,8 +135,8 @@ def test_what_a_task_cannot_use_is_said_as_it_is_without_ray(tiny_release: Path,
     listed, job = images / "empty cell.csv", tmp_path / "job"
     listed.write_text("case_id,file\n" + "".join(f"c{row},0.png\n" for row in range(200)) + ",0.png\n")
     with pytest.raises(TableError, match="row 202, column case_id: the value is missing"):
-        run_missing(tiny_release, listed, job, "ray")
-    work = ShardWork(tiny_release, manifest(images, 70, "x.csv"), tmp_path / "elsewhere", 1, None, 0, "auto")
+        run_missing(ScoreRequest(tiny_release, listed), job, "ray")
+    work = ShardWork(ScoreRequest(tiny_release, manifest(images, 70, "x.csv")), tmp_path / "elsewhere", 1)
     with connect_to_ray(None), pytest.raises(ShardError, match="every machine has to see the same one"):
         list(run_on_ray(work, [1]))
 

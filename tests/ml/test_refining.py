@@ -77,7 +77,7 @@ def test_gradients_by_every_parameter(members: int) -> None:
     y[0], y[1] = 0, [3, 1, 0, 0]
     rng = np.random.default_rng(0)
     seen = Summaries.of(logits)
-    outputs = LabelledOutputs.of(logits, features, y, summaries=seen(logits))
+    outputs = replace(LabelledOutputs.of(logits, features, y), summaries=seen(logits))
     head: Any = calibrate(*world(60, 3)[:3], names(60), refined=False).calibration.concentration
     begun = start_without_summaries(0.1, head)
     for variant in VARIANTS:
@@ -91,7 +91,7 @@ def test_gradients_by_every_parameter(members: int) -> None:
 
 def test_a_variant_explains_its_cases_better_than_one_that_reads_less() -> None:
     logits, features, y, _ = world(800, 4)
-    outputs = LabelledOutputs.of(logits, features, y, summaries=Summaries.of(logits)(logits))
+    outputs = replace(LabelledOutputs.of(logits, features, y), summaries=Summaries.of(logits)(logits))
     head = calibrate(logits, features, y, names(800), refined=False).calibration.concentration
     assert head is not None
     start = start_without_summaries(0.0, head)

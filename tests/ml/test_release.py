@@ -39,9 +39,9 @@ from ml.release.predictor import Predictor
 from ml.release.training_index import INDEX_FILE, TrainingIndex, as_digests, parse_patient_hmac
 from ml.release.triton import MAX_BATCH, network_name
 from ml.scoring.shards import ShardError, join_job, read_job, score_shard
-from ml.scoring.table import score_images
+from ml.scoring.table import ScoreRequest, score_images
 from ml.tables import evaluate as evaluate_tables
-from ml.tables.matching import EvaluationOptions, match_tables
+from ml.tables.evaluate import EvaluationOptions, evaluate_cases, match_tables
 from ml.tables.reading import TableError, write_table
 from ml.tables.streaming import evaluate_stream
 from ml.util.files import file_sha256, read_json, write_json
@@ -166,10 +166,10 @@ def test_no_image_and_several_threads(small_release: Path, inputs: Images) -> No
 
 def test_a_job_of_another_device_is_refused(tiny_release: Path, tmp_path: Path) -> None:
     listed, folder = manifest(tmp_path, 3, "a.csv"), tmp_path / "job"
-    score_shard(tiny_release, listed, tmp_path / "cpu", (1, 1), device="cpu")
+    score_shard(ScoreRequest(tiny_release, listed, device="cpu"), tmp_path / "cpu", (1, 1))
     join_job(folder, {**read_job(tmp_path / "cpu").document, "device": "cuda"})
     with pytest.raises(ShardError, match=r"shards of another device \(device cuda, here cpu\)"):
-        score_shard(tiny_release, listed, folder, (1, 1), device="cpu")
+        score_shard(ScoreRequest(tiny_release, listed, device="cpu"), folder, (1, 1))
 
 
 @pytest.mark.gpu
@@ -437,7 +437,7 @@ def test_two_predictions_are_compared_on_what_neither_was_trained_on() -> None:
     assert cases.predictions.case_ids == [f"c{number}" for number in range(3, 8)]
     assert cases.rival is not None
     assert len(cases.rival.rows) == 5
-    found = [text for text in cases.warnings() if "left out because" in text]
+    found = [text for text in evaluate_cases(cases, EvaluationOptions()).warnings if "left out because" in text]
     assert found == ["3 of 8 cells are left out because the release was trained on them"]
 
 
@@ -463,13 +463,13 @@ def test_score_says_which_cells_its_release_was_trained_on(tiny_release: Path, t
         writer = csv.writer(file)
         writer.writerow(["case_id", "file", "patient_hmac"])
         writer.writerows(zip(map(str, range(6)), files, patients, strict=True))
-    assert score_images(release, tmp_path / "all.csv", tmp_path / "out.csv").n_predictions == 6
+    assert score_images(ScoreRequest(release, tmp_path / "all.csv"), tmp_path / "out.csv").n_predictions == 6
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     # the image itself, and another one of a patient; the same number under another key is another patient
     assert [row["trained_on"] for row in rows] == ["yes", "no", "yes", "no", "no", "no"]
     assert len({row["release_sha256"] for row in rows}) == 1
-    score_images(tiny_release, tmp_path / "all.csv", tmp_path / "unknown.csv")
+    score_images(ScoreRequest(tiny_release, tmp_path / "all.csv"), tmp_path / "unknown.csv")
     with (tmp_path / "unknown.csv").open() as file:
         assert {row["trained_on"] for row in csv.DictReader(file)} == {"unknown"}
 

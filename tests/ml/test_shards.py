@@ -26,7 +26,7 @@ from ml.images.preprocess import ImageRejectedError, decode_image
 from ml.scoring.images import open_list, repeated_row
 from ml.scoring.pool import run_missing
 from ml.scoring.shards import ShardError, merge_job_shards, rows_of, score_shard
-from ml.scoring.table import score_images
+from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import TableError, write_table
 from ml.util.files import file_sha256, read_json, write_json
@@ -44,7 +44,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_shards(release: Path, listed: Path, job: Path) -> tuple[bytes, bytes]:
     """Score a list in two shards, and join them."""
     for shard in (1, 2):
-        score_shard(release, listed, job, (shard, 2))
+        score_shard(ScoreRequest(release, listed), job, (shard, 2))
     return joined(job)
 
 
@@ -65,7 +65,7 @@ def test_shards_in_any_order_are_one_run(
     order = list(range(1, n_shards + 1))
     random.Random(n_shards).shuffle(order)
     for shard in order:
-        score_shard(tiny_release, listed, tmp_path / "job", (shard, n_shards))
+        score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (shard, n_shards))
     assert joined(tmp_path / "job") == expected
     assert joined(tmp_path / "job") == expected
     assert not left_over(tmp_path / "job")
@@ -75,13 +75,13 @@ def test_a_shard_that_is_there_is_left_and_made_again_it_has_the_same_bytes(
     tiny_release: Path, images: Path, tmp_path: Path
 ) -> None:
     listed = manifest(images, 200, "again.csv")
-    first = score_shard(tiny_release, listed, tmp_path / "job", (1, 2))
+    first = score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (1, 2))
     written = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "job").iterdir()}
-    assert score_shard(tiny_release, listed, tmp_path / "job", (1, 2)) == first
+    assert score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (1, 2)) == first
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "job").iterdir()} == written
     for path in list(written):
         path.unlink()
-    assert score_shard(tiny_release, listed, tmp_path / "job", (1, 2)) == first
+    assert score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (1, 2)) == first
     assert {path: path.read_bytes() for path in (tmp_path / "job").iterdir()} == {p: w[1] for p, w in written.items()}
 
 
@@ -96,7 +96,7 @@ def test_a_shard_that_was_killed_between_its_files_is_made_again(
             path.unlink()
     with pytest.raises(ShardError, match=r"1 of 2 shard is missing: 1$"):
         merge_job_shards(job)
-    score_shard(tiny_release, listed, job, (1, 2))
+    score_shard(ScoreRequest(tiny_release, listed), job, (1, 2))
     assert joined(job) == expected
 
 
@@ -109,7 +109,7 @@ def test_unreadable_images_are_rows_of_errors_with_names_and_reasons(tiny_releas
         if reason is not None:
             expected[f"{number:03d}.png"] = reason
     (folder / "gone.png").symlink_to(tmp_path / "nothing")
-    done = score_images(tiny_release, folder, tmp_path / "p.csv")
+    done = score_images(ScoreRequest(tiny_release, folder), tmp_path / "p.csv")
     with done.errors.open() as stream:
         found = {row["file"]: row for row in csv.DictReader(stream)}
     assert {name: row["reason"] for name, row in found.items()} == expected | {"gone.png": "missing"}
@@ -156,7 +156,7 @@ def test_folders_are_walked_in_one_order_however_few_names_fit_in_memory(tmp_pat
 def test_missing_shards_are_named(tiny_release: Path, images: Path, tmp_path: Path) -> None:
     listed = manifest(images, 700, "missing.csv")
     for shard in (1, 4, 9):
-        score_shard(tiny_release, listed, tmp_path / "job", (shard, 9))
+        score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (shard, 9))
     with pytest.raises(ShardError, match=r"6 of 9 shards are missing: 2–3, 5–8$"):
         merge_job_shards(tmp_path / "job")
     assert not (tmp_path / "job" / "predictions.parquet").exists()
@@ -166,7 +166,7 @@ def test_missing_shards_are_named(tiny_release: Path, images: Path, tmp_path: Pa
 
 def test_parts_of_another_job_are_refused_with_the_difference(tiny_release: Path, images: Path, tmp_path: Path) -> None:
     listed, job = manifest(images, 200, "a.csv"), tmp_path / "job"
-    score_shard(tiny_release, listed, job, (1, 2))
+    score_shard(ScoreRequest(tiny_release, listed), job, (1, 2))
     other = write_tiny_release(tmp_path / "release", "another name")
     before = {path.name: path.read_bytes() for path in job.iterdir()}
     for release, images_of, shard, tta, what in (
@@ -176,10 +176,10 @@ def test_parts_of_another_job_are_refused_with_the_difference(tiny_release: Path
         (tiny_release, listed, (2, 2), 2, "number of augmented views"),
     ):
         with pytest.raises(ShardError, match=f"shards of another {what}"):
-            score_shard(release, images_of, job, shard, tta=tta)
+            score_shard(ScoreRequest(release, images_of, tta=tta), job, shard)
     assert {path.name: path.read_bytes() for path in job.iterdir()} == before
     # a part that was copied in from elsewhere
-    score_shard(other, listed, tmp_path / "other", (2, 2))
+    score_shard(ScoreRequest(other, listed), tmp_path / "other", (2, 2))
     for path in (tmp_path / "other").glob("shard-*"):
         (job / path.name).write_bytes(path.read_bytes())
     with pytest.raises(ShardError, match=r"00002\.json: is a part of another job"):
@@ -195,16 +195,16 @@ def test_a_part_that_was_changed_is_seen(tiny_release: Path, images: Path, tmp_p
         merge_job_shards(job)
     (job / "shard-00002-of-00002.json").unlink()
     with pytest.raises(ShardError, match="other bytes"):
-        score_shard(tiny_release, listed, job, (2, 2))
+        score_shard(ScoreRequest(tiny_release, listed), job, (2, 2))
     for path in job.glob("shard-00002*"):
         path.unlink()
-    score_shard(tiny_release, listed, job, (2, 2))
+    score_shard(ScoreRequest(tiny_release, listed), job, (2, 2))
     assert joined(job) == expected
 
 
 def test_counts_that_do_not_add_up_are_refused(tiny_release: Path, images: Path, tmp_path: Path) -> None:
     listed, job = manifest(images, 100, "counts.csv"), tmp_path / "job"
-    score_shard(tiny_release, listed, job, (1, 1))
+    score_shard(ScoreRequest(tiny_release, listed), job, (1, 1))
     path = job / "shard-00001-of-00001.json"
     write_json(path, read_json(path) | {"n_predictions": 1})
     with pytest.raises(ShardError, match=r"98 predictions and 2 errors of 100 images"):
@@ -219,7 +219,7 @@ def test_a_case_that_stands_twice_is_named(tiny_release: Path, images: Path, tmp
     write_table({"case_id": cases, "file": ["1.png"] * 150}, listed)
     row = 142 if kind == "csv" else 141
     with pytest.raises(TableError, match=rf"row {row}, column case_id: duplicated case 'c3'"):
-        score_images(tiny_release, listed, tmp_path / "p.csv")
+        score_images(ScoreRequest(tiny_release, listed), tmp_path / "p.csv")
     assert not (tmp_path / "p.csv").exists()
     with pytest.raises(ShardError, match="case 'c3' stands twice"):
         two_shards(tiny_release, listed, tmp_path / "job")
@@ -242,7 +242,7 @@ def test_columns_of_a_manifest_that_nobody_asked_for_may_contain_anything(
         writer.writerow(["site", "case_id", "file"])
         # numbers first, and words only after what is read at once
         writer.writerows((row if row < 60_000 else "ward", f"c{row}", "0.png") for row in range(60_100))
-    part = score_shard(tiny_release, listed, tmp_path / "job", (900, 900))
+    part = score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (900, 900))
     assert part["n_predictions"] == rows_of(900, 900, 60_100)[1] - rows_of(900, 900, 60_100)[0]
     for text, words in (
         ("case_id,picture\na,0.png\n", "column 'file' is missing; there are case_id, picture"),
@@ -250,7 +250,7 @@ def test_columns_of_a_manifest_that_nobody_asked_for_may_contain_anything(
     ):
         listed.write_text(text)
         with pytest.raises(TableError, match=words):
-            score_images(tiny_release, listed, tmp_path / "p.csv")
+            score_images(ScoreRequest(tiny_release, listed), tmp_path / "p.csv")
 
 
 @pytest.mark.parametrize("name", ["images", "list.csv", "list.parquet"])
@@ -311,16 +311,16 @@ def test_two_processes_race_on_one_shard_and_one_file_is_left(tiny_release: Path
 def test_processes_run_the_missing_shards(tiny_release: Path, images: Path, tmp_path: Path) -> None:
     listed, job = manifest(images, 700, "local.csv"), tmp_path / "job"
     expected = one_run(tiny_release, listed, tmp_path / "one.parquet")
-    score_shard(tiny_release, listed, job, (2, 4))
+    score_shard(ScoreRequest(tiny_release, listed), job, (2, 4))
     there = file_sha256(job / "shard-00002-of-00004.json")
     seen = []
-    run = run_missing(tiny_release, listed, job, "local", lambda done, total: seen.append((done, total)))
+    run = run_missing(ScoreRequest(tiny_release, listed), job, "local", lambda done, total: seen.append((done, total)))
     assert (run.n_shards, run.n_run, run.n_predictions + run.n_errors) == (4, 3, 700)
     assert seen[-1][0] == seen[-1][1] == 700 - (rows_of(2, 4, 700)[1] - rows_of(2, 4, 700)[0])
     assert file_sha256(job / "shard-00002-of-00004.json") == there
     assert joined(job) == expected
-    assert run_missing(tiny_release, listed, job).n_run == 0
-    fresh = run_missing(tiny_release, listed, tmp_path / "fresh")
+    assert run_missing(ScoreRequest(tiny_release, listed), job).n_run == 0
+    fresh = run_missing(ScoreRequest(tiny_release, listed), tmp_path / "fresh")
     assert fresh.n_run == fresh.n_shards == min(len(os.sched_getaffinity(0)), 11)
     assert joined(tmp_path / "fresh") == expected
 
@@ -331,7 +331,7 @@ def test_a_convolutional_network_on_real_cells_is_one_run_too(tmp_path: Path) ->
     cells = Path(app.demo.__file__).parent / "cells"
     expected = one_run(cells / "release", cells / "images", tmp_path / "one.parquet")
     for shard in (3, 1, 2):
-        score_shard(cells / "release", cells / "images", tmp_path / "job", (shard, 3), threads=shard)
+        score_shard(ScoreRequest(cells / "release", cells / "images"), tmp_path / "job", (shard, 3), threads=shard)
     assert joined(tmp_path / "job") == expected
 
 

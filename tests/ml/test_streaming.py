@@ -20,8 +20,7 @@ from ml.scoring.shards import ShardError
 from ml.tables import EvaluationOptions
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.reading import TableError, read_batches, read_table, write_table
-from ml.tables.sorting import sort_table
-from ml.tables.streaming import Span, Streaming, evaluate_stream, labels_of, span_of
+from ml.tables.streaming import Span, Streaming, evaluate_stream, labels_of, sort_table, span_of
 from tests.ml.test_metrics import draw
 from tests.support.command import run_here
 
@@ -369,7 +368,7 @@ def test_a_sort_that_was_killed_leaves_the_earlier_file(tmp_path: Path) -> None:
     out = tmp_path / "s.parquet"
     out.write_bytes(b"the earlier one")
     code = (
-        "import os, signal, sys; from pathlib import Path; from ml.tables.sorting import sort_table\n"
+        "import os, signal, sys; from pathlib import Path; from ml.tables.streaming import sort_table\n"
         "sort_table(Path(sys.argv[1]), Path(sys.argv[2]), observer=lambda rows: os.kill(os.getpid(), signal.SIGKILL))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "t.parquet"), str(out)], check=False)

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from ml.datasets.cells import simulate_cell
 from ml.scoring.shards import VERSION, JobDocument, create_json, join_job, merge_job_shards
-from ml.scoring.table import ERRORS, TableWriter, score_images
+from ml.scoring.table import ERRORS, ScoreRequest, TableWriter, score_images
 from ml.util.files import file_sha256
 from tests.support.images import encode
 
@@ -42,7 +42,7 @@ def manifest(images: Path, rows: int, name: str = "list.csv") -> Path:
 
 
 def one_run(release: Path, listed: Path, out: Path) -> tuple[bytes, bytes]:
-    done = score_images(release, listed, out)
+    done = score_images(ScoreRequest(release, listed), out)
     return done.predictions.read_bytes(), done.errors.read_bytes()
 
 

@@ -18,9 +18,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image, ImageEnhance
 
+from ml.annotations import Annotations
 from ml.calibration.calibrators import calibrate
-from ml.datasets.annotators import AnnotatorPool, count_labels
-from ml.datasets.cells import CLASSES, SimulatedCell, simulate_cells
+from ml.datasets.cells import CLASSES, AnnotatorPool, SimulatedCell, simulate_cells
 from ml.images.image_quality_features import compute_quality_features, feature_columns, optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
 from ml.metrics import evaluate
@@ -118,7 +118,7 @@ def _network(inputs: npt.NDArray[np.float32], truth: npt.NDArray[np.float64]) ->
 
 def _label_counts(truth: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     _, labels = AnnotatorPool().read(truth, LABELS, np.random.default_rng(6))
-    return np.asarray(count_labels(labels, len(CLASSES)))
+    return np.asarray(Annotations.of_matrix(labels, len(CLASSES)).counts())
 
 
 def _reference(cells: list[SimulatedCell], counts: npt.NDArray[np.int64]) -> dict[str, Any]:
