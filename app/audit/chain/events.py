@@ -207,7 +207,25 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
 
 
 def read_events(session: Session) -> Iterator[Row]:
-    """Every event with all its columns, in order."""
-    statement = select(*AuditEvent.__table__.columns).order_by(AuditEvent.sequence)
-    with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
-        yield from rows.mappings()
+    """Every event with all its columns, in order; number and digest alone of one that cannot be read."""
+    numbered = select(AuditEvent.sequence, AuditEvent.digest).order_by(AuditEvent.sequence).limit(_CHUNK)
+    rows = session.execute(numbered).all()
+    while rows:
+        try:
+            yield from _read_range(session, rows[0][0], rows[-1][0])
+        except _UNREADABLE:
+            for sequence, digest in rows:
+                try:
+                    yield from _read_range(session, sequence, sequence)
+                except _UNREADABLE:
+                    yield {"sequence": sequence, "digest": digest}
+        rows = session.execute(numbered.where(AuditEvent.sequence > rows[-1][0])).all()
+
+
+#: What a value raises that is not of its column's type, as SQLite can store it.
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+
+
+def _read_range(session: Session, first: int, last: int) -> Sequence[Row]:
+    statement = select(*AuditEvent.__table__.columns).where(AuditEvent.sequence.between(first, last))
+    return session.execute(statement.order_by(AuditEvent.sequence)).mappings().all()
