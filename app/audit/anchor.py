@@ -21,6 +21,7 @@ from app.audit.chain.keys import AuditKeys
 from app.audit.chain.verify_proof import GENESIS, is_signed
 from app.context import ServiceContext
 from app.database.tables import AuditEvent, Erasure, time_of
+from app.database.tables.base import Row
 
 #: Actions of the events that record a backup that was brought back, and an older database that somebody accepted.
 RESTORE, ACCEPTED = "db.restore", "db.accept_older_head"
@@ -210,9 +211,9 @@ def _find_restore(path: Path, session: Session, keys: AuditKeys, last: ChainAnch
         return None
     common = split_head(find_common_head(path, session, keys))[0]
     for event, kept in reversed(list_restores(session)):
-        signed = _find_signers(f"{event.sequence}:{event.digest}", event.signature, keys)
+        signed = _find_signers(f"{event['sequence']}:{event['digest']}", event["signature"], keys)
         # an event from before the last head in common accounts for an earlier loss
-        if signed and event.sequence > common and kept < last.sequence:
+        if signed and event["sequence"] > common and kept < last.sequence:
             return kept
     raise AnchorError(
         f"{path}: the audit chain has lost the head {last.sequence} of {last.written_at}: the database was brought "
@@ -250,7 +251,7 @@ def missing_heads(path: Path, session: Session, keys: AuditKeys) -> Iterator[str
 
 def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[ChainAnchor]:
     """Lines that this installation has signed, none with a key that a newer one had replaced; adds faults of others."""
-    lines, newest = [], 0
+    lines, newest, texts = [], 0, set[str]()
     for line in _complete_lines(path):
         try:
             anchor = _parse_anchor(line)
@@ -262,8 +263,11 @@ def _signed_lines(path: Path, keys: AuditKeys, faults: list[str]) -> list[ChainA
             faults.append(f"{path}: the head {anchor.sequence} is not signed by this installation")
         elif signers[0] < newest:
             faults.append(f"{path}: the head {anchor.sequence} is signed with a key that had been replaced")
+        elif anchor.signed_text in texts:
+            faults.append(f"{path}: the head {anchor.sequence} is there once more")  # an old line excuses nothing new
         else:
             newest = signers[0]
+            texts.add(anchor.signed_text)
             lines.append(anchor)
     return lines
 
@@ -310,8 +314,12 @@ def _record_older_database(context: ServiceContext, action: str, details: dict[s
         )
 
 
-def list_restores(session: Session) -> list[tuple[AuditEvent, int]]:
+def list_restores(session: Session) -> list[tuple[Row, int]]:
     """List the events that record that the database became older, with the last event that it then had."""
-    statement = select(AuditEvent).where(AuditEvent.action.in_((RESTORE, ACCEPTED))).order_by(AuditEvent.sequence)
-    rows = [(row, str(row.details.get("head")).partition(":")[0]) for row in session.execute(statement).scalars()]
-    return [(row, int(last)) for row, last in rows if last.isdecimal()]
+    restores = []
+    for event in events.read_events(session, AuditEvent.action.in_((RESTORE, ACCEPTED))):
+        details = event.get("details")  # of a changed event anything, or nothing
+        last = str(details.get("head") if isinstance(details, dict) else "").partition(":")[0]
+        if last.isdecimal():
+            restores.append((event, int(last)))
+    return restores

@@ -201,15 +201,17 @@ def verify_all(session: Session, context: ServiceContext, against: str | None = 
         head=checker.own_head,
         signature=checker.signature,
         public_key=context.keys.audit.public_key,
-        restores=lost
-        + [
-            f"audit event {event.sequence}: "
-            + ("a backup was brought back, which" if event.action == RESTORE else "an older database was accepted; it")
-            + f" ended at {last}"
-            for event, last in list_restores(session)
-        ],
+        restores=[*lost, *_describe_restores(session)],
         unproven=unproven,
     )
+
+
+def _describe_restores(session: Session) -> Iterator[str]:
+    for event, last in list_restores(session):
+        what = (
+            "a backup was brought back, which" if event["action"] == RESTORE else "an older database was accepted; it"
+        )
+        yield f"audit event {event['sequence']}: {what} ended at {last}"
 
 
 def _check_anchored_heads(
@@ -225,7 +227,7 @@ def _check_anchored_heads(
         unproven = f"no head was kept outside the database; servers and workers write {path}, and --against takes one"
     elif against is None and not is_chosen and session.get_bind().dialect.name == "sqlite":
         unproven = (
-            f"{path} lies next to the database, and who can change both can shorten both; compare with a head from "
+            f"{path} lies next to the database, so that one person can shorten both; compare with a head from "
             "elsewhere by --against, or keep the file elsewhere by SECONDREAD_AUDIT_ANCHOR"
         )
     if against is not None and Path(against).is_file():
@@ -233,7 +235,7 @@ def _check_anchored_heads(
     elif against is not None:
         sequence, digest = split_head(against)
         if not events.contains_head(session, sequence, digest):
-            by = [event.sequence for event, last in list_restores(session) if last < sequence]
+            by = [event["sequence"] for event, last in list_restores(session) if last < sequence]
             sentence = f"the audit chain does not contain the head {sequence}: "
             if by:
                 lost.append(f"{sentence}audit event {by[0]} says that an older backup was brought back")

@@ -124,7 +124,7 @@ def describe_lost_attempts(session: Session) -> tuple[str, ...]:
         Message(
             "A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of "
             "the audit; attempts after it are not counted.",
-            at=event.created_at,
+            at=event["created_at"],
             last=last,
         )
         for event, last in list_restores(session)

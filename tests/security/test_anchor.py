@@ -144,11 +144,14 @@ def test_a_lost_head_is_accepted_for_a_reason_in_every_home(home: Path, tiny_rel
         changed[-1]["restored_from"] = 1
         other.write_text("".join(json.dumps(line) + "\n" for line in changed))
         faults = list(missing_heads(other, session, context.keys.audit))
-    assert ["does not contain the head" in faults[0], "is not signed" in faults[1]] == [True, True]
+        assert ["does not contain the head" in faults[0], "is not signed" in faults[1]] == [True, True]
+        path = home / "heads"
+        path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[-1])
+        assert ["is there once more" in fault for fault in missing_heads(path, session, context.keys.audit)] == [True]
     context.database.engine.dispose()
 
 
-def test_an_acceptance_that_nobody_signed_starts_nothing(home: Path, tiny_release: Path) -> None:
+def test_an_unsigned_acceptance_starts_nothing(home: Path, tiny_release: Path) -> None:
     correct_a_label(tiny_release)
     remove_newest_event()
     engine = make_engine(Settings().sqlalchemy_url)
@@ -260,7 +263,14 @@ def test_heads_of_several_processes_stand_in_order_and_a_replaced_key_adds_none(
 
 
 @pytest.mark.parametrize(
-    "odd", ["details = 'no JSON'", "created_at = 'yesterday'", "row_digests = '[1]'", "row_digests = '{\"labels\": 5}'"]
+    "odd",
+    [
+        "details = 'no JSON'",
+        "details = 'no JSON', action = 'db.restore'",
+        "created_at = 'yesterday'",
+        "row_digests = '[1]'",
+        "row_digests = '{\"labels\": 5}'",
+    ],
 )
 def test_one_odd_event_is_named_and_the_others_are_compared(service: Service, odd: str) -> None:
     service.add_case("first", cell_png(1))

@@ -350,8 +350,8 @@ def work(service: Service) -> None:
 def test_what_the_service_wrote_is_explained_by_its_events(service: Service) -> None:
     work(service)
     report = verify(service)
-    beside_the_database = service.context.database.engine.dialect.name == "sqlite"  # HOME, with its heads
-    assert (report.faults, report.verdict) == ([], CONSISTENT if beside_the_database else COMPLETE)
+    in_one_home = service.context.database.engine.dialect.name == "sqlite"  # database and heads
+    assert (report.faults, report.verdict) == ([], CONSISTENT if in_one_home else COMPLETE)
     assert verify(service, report.head).verdict == COMPLETE
     service.add_case("later", cell_png(20))
     assert verify(service, report.head).verdict == COMPLETE
