@@ -5,7 +5,6 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import anchor_configured_file
 from app.context import ServiceContext
 from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.idempotency import SWEEP_ROWS, delete_expired_answers
@@ -142,7 +141,6 @@ def _recalibration_is_due(session: Session, days: int) -> bool:
 SCHEDULES: dict[str, JobSchedule] = {
     "snapshots": JobSchedule("* * * * *", refresh_snapshots),
     "recalibration": JobSchedule("* * * * *", ask_for_recalibration),
-    "anchoring": JobSchedule("* * * * *", anchor_configured_file),
     "tidying": JobSchedule("* * * * *", run_maintenance),
     "sweeping": JobSchedule("17 3 * * *", sweep_files),
 }

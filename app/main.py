@@ -13,6 +13,7 @@ from app.accounts.sign_in import SignInThrottle
 from app.annotators.models.routes import router as readers
 from app.annotators.practice.routes import router as practice
 from app.annotators.routes import router as annotators
+from app.audit.anchor import HeadFile
 from app.audit.installation import claim_database
 from app.audit.routes import router as audit_events
 from app.cases.active_config import ActiveConfigCache
@@ -87,7 +88,7 @@ _ROUTERS = (
 
 @asynccontextmanager
 async def _run_lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Refuse another key than the database's and a device that cannot be used, then load the active release."""
+    """Refuse another key, an older database and a device that cannot be used, then load the active release."""
     # Where that fails, /readyz says so.
     context: ServiceContext = app.state.context
     context.inference.place()
@@ -97,7 +98,7 @@ async def _run_lifespan(app: FastAPI) -> AsyncIterator[None]:
             context.inference.served(get_champion_alias(session))
     except errors.ServiceUnavailable:
         pass
-    with keep_cache_fresh(context):
+    with keep_cache_fresh(context), app.state.heads.kept():
         yield
     observability.stop_tracing()
     context.inference.close()
@@ -108,6 +109,7 @@ def attach_context(app: FastAPI, settings: Settings, sharing: int = 1, clock: Cl
     """Give an application the parts that settings describe: all that differs between two services."""
     app.state.context = build_context(settings, sharing=sharing, clock=clock)
     app.state.database = app.state.context.database
+    app.state.heads = HeadFile(app.state.context)
     app.state.in_force = ActiveConfigCache(app.state.context.inference)
     app.state.rate_limit = RateLimit(settings.rate_limit)
     app.state.sign_in_throttle = SignInThrottle()

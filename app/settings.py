@@ -76,7 +76,9 @@ class Settings(BaseSettings):
         None, description="folder with a file per secret setting, for example secondread_database_url"
     )
     audit_anchor: Path | None = Field(
-        None, description="file outside the database, to which the worker adds heads of the audit chain"
+        None,
+        description="file outside the database, to which servers and workers add the head of the audit chain each "
+        "minute; unset: HOME/heads",
     )
     erasures: Path | None = Field(
         None,
@@ -271,6 +273,11 @@ class Settings(BaseSettings):
     def erasure_list(self) -> Path:
         """List of erasures."""
         return self.erasures or self.home / "erasures.jsonl"
+
+    @property
+    def head_file(self) -> Path:
+        """File of heads of the audit chain."""
+        return self.audit_anchor or self.home / "heads"
 
     @property
     def releases_folder(self) -> Path:

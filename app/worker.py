@@ -12,6 +12,7 @@ import psycopg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.audit.anchor import HeadFile
 from app.audit.installation import claim_database
 from app.context import ServiceContext
 from app.database.migration import require_current_schema
@@ -38,7 +39,7 @@ def run_worker(context: ServiceContext, stop: threading.Event) -> bool:
     if executor is None:
         return True
     _log.info("worker started", worker=executor.runner.id, kinds=sorted(FUNCTIONS))
-    with keep_cache_fresh(context):
+    with keep_cache_fresh(context), HeadFile(context).kept():
         while not stop.wait(_TEND_SECONDS) and not executor.broken:
             _touch_heartbeat(context)
             try:
@@ -65,6 +66,7 @@ def _start_executor(context: ServiceContext, stop: threading.Event) -> JobExecut
         try:
             require_current_schema(context.database.engine)
             claim_database(context.database, context.keys.audit, seconds=0)  # tried again below, unless asked to stop
+            HeadFile(context).require()  # before anything is written
             repeat_listed_erasures(context)
             executor = JobExecutor(context, FUNCTIONS, SCHEDULES)
             if executor.acquire():

@@ -184,9 +184,11 @@ def test_the_two_files_make_two_servers_two_workers_and_a_bucket() -> None:
         first, second = services[twin], services[f"{twin}2"]
         for part in ("command", "entrypoint", "environment", "secrets", "user", "stop_grace_period", "build"):
             assert first[part] == second[part], (twin, part)
-    homes = [volume for name in OURS for volume in services[name]["volumes"]]
-    assert len(set(homes)) == len(OURS)  # nobody needs a disk of another one's
-    assert all(volume.endswith(":/data:rw") for volume in homes)
+    for name in OURS:
+        assert [volume.split(":")[1] for volume in services[name]["volumes"]] == ["/data", "/heads"], name
+    volumes = {volume for name in OURS for volume in services[name]["volumes"]}
+    assert len(volumes) == len(OURS) + 1  # nobody needs the HOME of another one
+    assert "database" not in {volume.split(":")[0] for volume in volumes}
 
 
 def test_a_container_can_write_and_do_no_more_than_it_must() -> None:
@@ -264,6 +266,7 @@ def on_this_machine(name: str, part: Part, two_roles: Installation, bucket: str,
     made = Installation(folder / name / "home")
     made.home.parent.mkdir()
     places = {"/run/secrets/secondread": str(secrets), "/run/secrets": str(secrets), "/data/home": str(made.home)}
+    places["/heads"] = str(folder)
     for variable, value in part.environment.items():
         if value is not None and variable not in os.environ:  # those of the bucket are set by the fixture
             for there, here in places.items():

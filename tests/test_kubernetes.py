@@ -57,7 +57,9 @@ def test_the_shape(overlay: str) -> None:
     else:
         expected = {("Deployment", "secondread"), ("StatefulSet", "secondread-worker"), ("Job", "secondread-migrate")}
         assert shape == expected
-        assert not of_kind(overlay, "PersistentVolumeClaim")  # no server or worker has a disk that must stay
+        assert not of_kind(overlay, "PersistentVolumeClaim")  # no server or worker has a disk that must stay,
+        claims = named(overlay, "StatefulSet", "secondread-worker")["spec"]["volumeClaimTemplates"]
+        assert [claim["metadata"]["name"] for claim in claims] == ["heads"]  # but for the heads of the audit chain
 
 
 @overlays
@@ -89,11 +91,15 @@ def test_a_pod_can_do_no_more_than_it_must(overlay: str) -> None:
 def test_what_a_container_writes_to_is_a_volume(overlay: str) -> None:
     for workload, container in containers(overlay):
         mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-        assert set(mounts) == {"/data", "/tmp", "/run/secrets/secondread"}
+        values = environment(overlay, container)
+        keeps_heads = container["name"] == ("service" if overlay == "sqlite-one" else "worker")
+        assert set(mounts) == {"/data", "/tmp", "/run/secrets/secondread", *(["/heads"] if keeps_heads else [])}
+        assert not keeps_heads or values["SECONDREAD_AUDIT_ANCHOR"] == "/heads/heads"
         assert mounts["/run/secrets/secondread"]["readOnly"] is True
-        volumes = {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
-        assert {mount["name"] for mount in mounts.values()} <= set(volumes)
-        assert Path(environment(overlay, container)["SECONDREAD_HOME"]).is_relative_to("/data")
+        volumes = {volume["name"] for volume in pod_of(workload)["volumes"]}
+        volumes |= {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+        assert {mount["name"] for mount in mounts.values()} <= volumes
+        assert Path(values["SECONDREAD_HOME"]).is_relative_to("/data")
 
 
 @overlays

@@ -62,8 +62,10 @@ def build_first_line(session: Session, keys: AuditKeys) -> ProofLine:
 def build_event_lines(session: Session) -> Iterator[ProofLine]:
     """A line for each event, in order."""
     for event in events.read_events(session):
-        line = {"kind": "event", **event, "created_at": event["created_at"].isoformat()}
-        yield line | {"rows": line.pop("row_digests") or {}}  # nothing in an event that somebody has changed
+        line = {"kind": "event", **event}
+        if "created_at" in line:
+            line["created_at"] = line["created_at"].isoformat()
+        yield line | {"rows": line.pop("row_digests", None) or {}}  # nothing in an event that somebody has changed
 
 
 def build_row_lines(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import append_anchor
+from app.audit.anchor import HeadFile
 from app.audit.chain import events
 from app.audit.chain.keys import KeyRing, derive_keys
 from app.audit.chain.verify_proof import ROTATION, rotation_text
@@ -45,10 +45,7 @@ def rotate_key(context: ServiceContext, reason: str, say: _Say = lambda _: None)
         ring = ring.rotated()
         _replace_key_file(context, ring)
     rotation = apply_key_ring(context, ring, reason, say)
-    path = context.settings.audit_anchor
-    if path is not None:
-        with context.database.read() as session:
-            append_anchor(path, session, derive_keys(ring).audit)
+    HeadFile(context, derive_keys(ring).audit).require()
     return rotation
 
 

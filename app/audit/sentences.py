@@ -71,6 +71,7 @@ WORDS: Mapping[str, str] = messages(
         "annotator.renewed": "allowed {annotator} further attempts",
         "db.backup": "made a backup",
         "db.restore": "restored a backup",
+        "db.accept_older_head": "accepted a database that had lost events",
         "rows.baseline": "recorded the digests of the first rows",
         "rows.write": "recorded the digests of rows",
     }

@@ -10,7 +10,7 @@ from sqlalchemy import Row, exists, func, literal, select, union_all
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, aliased
 
-from app.audit.anchor import list_restores, missing_heads, split_head
+from app.audit.anchor import RESTORE, list_restores, missing_heads, split_head
 from app.audit.chain import events
 from app.audit.chain.covered_rows import COVERED, NOT_COVERED, covered_tables
 from app.audit.chain.keys import AuditKeys, InstallationKeys
@@ -164,8 +164,10 @@ class IntegrityReport:
     signature: str
     # with which anybody can check the chain's signatures
     public_key: str
-    # a sentence for each backup that was brought back
+    # a sentence for each backup that was brought back, and each older database that was accepted
     restores: list[str]
+    # why no head shows that the chain is complete; None if one does
+    unproven: str | None
     # what no event says, so that a change would not be found
     not_compared: tuple[str, ...] = NOT_COMPARED
 
@@ -177,7 +179,7 @@ class IntegrityReport:
 def verify_all(session: Session, context: ServiceContext, against: str | None = None) -> IntegrityReport:
     """Check the audit chain, the rows that its events explain, and every image, release and evaluation."""
     checker = check_audit(session, context.keys.audit)
-    outside, lost = _check_anchored_heads(session, context, against)
+    outside, lost, unproven = _check_anchored_heads(session, context, against)
     faults = [*checker.faults, *outside]
     faults += collect_faults("cases", lambda: check_key_columns(session, context.keys))
     faults += collect_faults("pairs of the same picture", lambda: wrong_pairs(session))
@@ -188,9 +190,7 @@ def verify_all(session: Session, context: ServiceContext, against: str | None = 
     n_evaluations = session.execute(select(func.count()).select_from(Evaluation)).scalar_one()
     faults += collect_faults("evaluations", lambda: _damaged_evaluations(session, context))
     faults += collect_faults("snapshots", lambda: _damaged_snapshots(context))
-    back = list_restores(session)
-    anchored = against is not None or context.settings.audit_anchor is not None
-    whole = COMPLETE if anchored and not lost else CONSISTENT
+    whole = COMPLETE if unproven is None else CONSISTENT
     return IntegrityReport(
         checker.n_events,
         len(digests),
@@ -201,32 +201,50 @@ def verify_all(session: Session, context: ServiceContext, against: str | None = 
         head=checker.own_head,
         signature=checker.signature,
         public_key=context.keys.audit.public_key,
-        restores=lost
-        + [f"audit event {event}: a backup was brought back, which ended at {last}" for event, last in back],
+        restores=[*lost, *_describe_restores(session)],
+        unproven=unproven,
     )
+
+
+def _describe_restores(session: Session) -> Iterator[str]:
+    for event, last in list_restores(session):
+        what = (
+            "a backup was brought back, which" if event["action"] == RESTORE else "an older database was accepted; it"
+        )
+        yield f"audit event {event['sequence']}: {what} ended at {last}"
 
 
 def _check_anchored_heads(
     session: Session, context: ServiceContext, against: str | None
-) -> tuple[list[str], list[str]]:
-    """Faults by what was kept outside, and a sentence about a given head that went when a backup was brought back."""
-    paths = [] if context.settings.audit_anchor is None else [context.settings.audit_anchor]
+) -> tuple[list[str], list[str], str | None]:
+    """Faults by kept heads, a sentence about a given head that a restore removed, and why completeness is not shown."""
+    path, is_chosen = context.settings.head_file, context.settings.audit_anchor is not None
+    paths = [path] if is_chosen or path.is_file() else []
     faults: list[str] = []
     lost: list[str] = []
+    unproven = None
+    if against is None and not paths:
+        unproven = f"no head was kept outside the database; servers and workers write {path}, and --against takes one"
+    elif against is None and not is_chosen and session.get_bind().dialect.name == "sqlite":
+        unproven = (
+            f"{path} lies next to the database, so that one person can shorten both; compare with a head from "
+            "elsewhere by --against, or keep the file elsewhere by SECONDREAD_AUDIT_ANCHOR"
+        )
     if against is not None and Path(against).is_file():
         paths.append(Path(against))
     elif against is not None:
         sequence, digest = split_head(against)
         if not events.contains_head(session, sequence, digest):
-            by = [event for event, last in list_restores(session) if last < sequence]
+            by = [event["sequence"] for event, last in list_restores(session) if last < sequence]
             sentence = f"the audit chain does not contain the head {sequence}: "
             if by:
                 lost.append(f"{sentence}audit event {by[0]} says that an older backup was brought back")
+                unproven = "the given head went when the database became older"
             else:
                 faults.append(f"{sentence}it was cut or written anew")
     for path in paths:
         faults += missing_heads(path, session, context.keys.audit)
-    return faults, lost
+    return faults, lost, unproven
 
 
 def _damaged_images(context: ServiceContext, digests: Sequence[str]) -> Iterator[str]:

@@ -34,6 +34,16 @@ def _settings_epilog() -> str:
     return settings_help()
 
 
+_AcceptOlderHead = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REASON",
+        help="Go on although the database has lost the last head of the audit chain that was kept here; the reason is "
+        "kept in the audit.",
+    ),
+]
+
+
 @commands.command(epilog=_settings_epilog())
 def serve(
     host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
@@ -42,6 +52,7 @@ def serve(
         int | None,
         typer.Option(min=1, max=64, help="Processes that serve the port; SECONDREAD_PROCESSES where left out."),
     ] = None,
+    accept_older_head: _AcceptOlderHead = None,
 ) -> None:
     """Serve the API and the pages; on SQLite the worker too."""
     from contextlib import nullcontext
@@ -50,7 +61,7 @@ def serve(
 
     with paused_garbage_collection():
         application = build_application()
-    _prepare_service(application)
+    _prepare_service(application, accept_older_head)
     settings: Settings = application.state.context.settings
     address, number = host or settings.host, settings.port if port is None else port
     say(f"secondread: http://{address}:{number}")
@@ -59,15 +70,19 @@ def serve(
         run_server(application, address, number, settings.processes if processes is None else processes)
 
 
-def _prepare_service(application: "FastAPI") -> None:
+def _prepare_service(application: "FastAPI", accept_older_head: str | None) -> None:
     """Check that the application may serve, and do what must come first."""
     # That is a new database, and erasures that a backup undid.
+    from app.audit.anchor import accept_older_head as accept
     from app.audit.installation import claim_database
     from app.database.migration import create_if_new
     from app.maintenance.erasure import repeat_listed_erasures
 
     create_if_new(application.state.database.engine)
     claim_database(application.state.database, application.state.context.keys.audit, say)
+    if accept_older_head is not None:
+        accept(application.state.context, accept_older_head)
+    application.state.heads.require()
     repeat_listed_erasures(application.state.context)
     _report_device(application.state.context)
     _check_backend(application.state.context)
@@ -106,6 +121,7 @@ def worker(
         str | None,
         typer.Option(metavar="ID", help="Queue the jobs again of a worker whose host is gone, and end."),
     ] = None,
+    accept_older_head: _AcceptOlderHead = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run jobs: recalibrations, evaluations, imports. On SQLite `serve` starts it; on PostgreSQL run one or more."""
@@ -113,6 +129,7 @@ def worker(
         _take_over_worker(take_over)
         return
     with paused_garbage_collection():
+        from app.audit.anchor import accept_older_head as accept
         from app.http import observability
         from app.settings import collector_variable
         from app.worker import main as work
@@ -123,6 +140,8 @@ def worker(
         if parent is None:  # else `serve` has said so
             warn_of_open_home(context.settings.home)
             _report_device(context)
+        if accept_older_head is not None:
+            accept(context, accept_older_head)
         work(context, parent)
     observability.stop_tracing()
 
@@ -230,7 +249,8 @@ def db_verify(
 
     with service_context() as context, context.database.read_moment() as session:
         report = verify_all(session, context, against)
-    lines = [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
+    lines = [] if report.unproven is None else [f"not proven complete: {report.unproven}"]
+    lines += [f"{report.n_events:,} audit events, {report.n_images:,} images, {report.n_releases:,} releases"]
     lines += [*report.faults, *report.restores, report.verdict, f"head: {report.head}"]
     lines += [f"signature of the head: {report.signature}", f"public key: {report.public_key}"]
     lines += [f"not compared: {what}" for what in report.not_compared]
@@ -244,13 +264,13 @@ def db_backup(
     out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it contains the key.")],
 ) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
-    from app.audit.anchor import anchor_configured_file
+    from app.audit.anchor import HeadFile
     from app.audit.chain import events
     from app.maintenance.backup import write_backup
     from app.maintenance.erasure import BACKUP, update_erasure_list
 
     with service_context() as context:
-        anchor_configured_file(context)
+        HeadFile(context).require()
         problem = update_erasure_list(context)
         written = write_backup(context, out)
         with context.database.write() as session:  # so that an erasure can name the backups that still have everything
@@ -320,7 +340,7 @@ def db_restore(
     ring = settings.existing_ring()
     check_backup(source)
     if not without_list:
-        require_erasure_list(source, settings.erasure_list, settings.audit_anchor)
+        require_erasure_list(source, settings.erasure_list, settings.head_file)
     bucket = None if settings.bucket_url is None else BucketStore(settings.bucket_url)
     url = settings.owner_sqlalchemy_url
     n_files, of_backup = restore_backup(source, settings.home, settings.images_folder, url, ring, bucket)

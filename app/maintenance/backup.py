@@ -68,7 +68,7 @@ def _count_erasures(session: Session) -> int:
     return session.execute(select(func.count()).select_from(Erasure)).scalar_one()
 
 
-def require_erasure_list(source: Path, path: Path, anchor: Path | None) -> int:
+def require_erasure_list(source: Path, path: Path, anchor: Path) -> int:
     """Refuse to bring a backup back without the list of those who were erased after it."""
     lines = read_erasure_list(path, derive_keys(KeyRing.parse((source / _SECRET).read_bytes())).erasures)
     n_required = max(read_json(source / "manifest.json")["erasures"], count_anchored_erasures(anchor))

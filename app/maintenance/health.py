@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, allow_everyone, require_monitoring_token
+from app.audit.anchor import HeadFile
 from app.audit.chain import events
 from app.context import AppContext, ServiceContext
 from app.database.engine import settings_without_force
@@ -81,15 +82,16 @@ def report_readiness(
     verbose: Annotated[str | None, Query(description="Adds `limits` with their present use; needs no value.")] = None,
 ) -> Response:
     """Database, release and storage can serve."""
-    body = check_readiness(context)
+    body = check_readiness(context, request.app.state.heads)
     if verbose is not None:
         body.limits = _list_limits([*request.app.state.limiters, *context.list_limiters()], context.settings)
     return JSONResponse(body.model_dump(exclude_unset=True), 200 if body.status == "ready" else 503)
 
 
-def check_readiness(context: ServiceContext) -> ReadyOut:
+def check_readiness(context: ServiceContext, heads: HeadFile) -> ReadyOut:
     """Ask database, release and storage whether they can serve."""
-    database = release = worker = storage = "ok"
+    release = worker = "ok"
+    database, storage = heads.lost or "ok", heads.unwritten or "ok"  # without a line outside labels are still taken
     works = True
     try:
         context.images.store.check()

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.audit.anchor import list_restore_times
+from app.audit.anchor import list_restores
 from app.http.models import MetricOut
 from app.jobs.service import JobResult, RunningJob
 from app.metrics.service import Cohort, CohortQuery, LabelRow, build_cohort
@@ -124,10 +124,10 @@ def describe_lost_attempts(session: Session) -> tuple[str, ...]:
         Message(
             "A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of "
             "the audit; attempts after it are not counted.",
-            at=at,
+            at=event["created_at"],
             last=last,
         )
-        for at, last in list_restore_times(session)
+        for event, last in list_restores(session)
     )
 
 

@@ -413,8 +413,8 @@ def current_second_read_share(session: Session, parts: ReportParts) -> float | N
     return None if parts.findings.caught is None else parts.findings.caught.share
 
 
-def html_report(report: DrawnReport, asked: EvaluationIn, evaluation_id: str, at: datetime) -> str:
+def html_report(report: DrawnReport, asked: EvaluationIn, evaluation_id: str, at: datetime, head: str) -> str:
     """A report as one page that opens offline: the sentences, charts and tables of the report's page."""
     template = load_report_templates().get_template("frozen_report.html")
     colours, style = (Markup(file.read_text(encoding="utf-8")) for file in (COLOURS, STYLE))  # noqa: S704  # our own
-    return template.render(r=report, asked=asked, id=evaluation_id, at=at, colours=colours, style=style)
+    return template.render(r=report, asked=asked, id=evaluation_id, at=at, head=head, colours=colours, style=style)

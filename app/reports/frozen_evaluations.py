@@ -11,6 +11,7 @@ from typing import TypedDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
 
+from app.audit.chain import events
 from app.context import ServiceContext
 from app.database.tables import Evaluation, Job
 from app.http.errors import Conflict, NotFound, ServiceUnavailable
@@ -139,7 +140,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         tables = metric_service.cohort_tables(session, cohort, identified=False)
         reference = metric_service.read_card_reference(session, release_id)
         parts, targets = build_report_parts(session, cohort, question, at), current_targets(session)
-        today = current_second_read_share(session, parts)
+        today, audit_head = current_second_read_share(session, parts), events.read_head_text(session)
         changes = {
             "corrections": metric_service.count_corrections(session, cohort.columns.ids()),
             "after_reveal": metric_service.count_post_reveal_changes(session, cohort.columns),
@@ -170,7 +171,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         whole = ReportBody(
             document=metric_service.MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts)
         )
-        html = html_report(draw_report(whole, targets, today), request, str(job.job_id), at)
+        html = html_report(draw_report(whole, targets, today), request, str(job.job_id), at, audit_head)
         write_bytes_atomically(folder / "report.html", html.encode())
         write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
         _store_evaluation(job, release_id, folder, document)

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, func, select, text
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from app.audit.anchor import AnchorError
 from app.audit.chain import verify_proof
 from app.audit.chain.keys import DerivedKey
 from app.audit.verify import verify_all
@@ -332,7 +333,9 @@ def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_se
 
     monkeypatch.setattr("app.cli.server.run_server", serve)
     monkeypatch.setenv("SECONDREAD_WORKER", "false")
-    serving.serve(None, None, None)
+    with pytest.raises(AnchorError, match="has lost the head"):
+        serving.serve(None, None, None)
+    serving.serve(None, None, None, "the backup was brought back by hand")
     assert len(served) == 1
 
 

@@ -1,5 +1,6 @@
 """One key per database, which rotates: a new one signs, old ones still verify, what follows from the first stays."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from sqlalchemy import MetaData, select, text
 
 from app.accounts import single_sign_on
 from app.audit import rotation
-from app.audit.anchor import append_anchor
+from app.audit.anchor import HeadFile
 from app.audit.chain import events, verify_proof
 from app.audit.chain.keys import KeyRing, RingSecret, derive_keys
 from app.audit.chain.verify_proof import ROTATION, rotation_text
@@ -125,10 +126,11 @@ def test_a_head_signed_with_a_replaced_key_excuses_nothing(
 ) -> None:
     """A line of the file that says a backup was brought back, by a thief of the old key."""
     new, old, path = rotated, service.context, tmp_path / "heads"
-    with new.database.read() as session:
-        append_anchor(path, session, new.keys.audit)
-        append_anchor(path, session, old.keys.audit, 1)
     new.settings.audit_anchor = path
+    HeadFile(new).append()
+    line = json.loads(path.read_text())
+    forged = {"kind": "restore", "restored_from": 1, "signature": old.keys.audit.sign(f"{line['head']} after 1")}
+    path.write_text(path.read_text() + json.dumps(line | forged) + "\n")
     assert ["signed with a key that had been replaced" in fault for fault in verified(new)] == [True]
 
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.audit import verify as audit_verify
-from app.audit.anchor import AnchorError, anchor_configured_file, append_anchor
+from app.audit.anchor import AnchorError, HeadFile
 from app.audit.chain import events, verify_proof
 from app.audit.chain.covered_rows import covered_tables
 from app.audit.chain.keys import KeyRing, derive_keys
@@ -75,11 +75,10 @@ def test_the_verifier_is_one_short_file() -> None:
 
 def test_a_proof_is_checked_with_the_public_key_alone(service: Service, tmp_path: Path) -> None:
     populate(service)
-    public_key, anchor = service.context.keys.audit.public_key, tmp_path / "heads"
-    with service.context.database.read() as session:
-        append_anchor(anchor, session, service.context.keys.audit)
+    public_key, heads = service.context.keys.audit.public_key, HeadFile(service.context)
+    heads.append()
     proof = exported(service, tmp_path / "out")
-    status, said = check(proof, public_key, str(anchor))
+    status, said = check(proof, public_key, str(heads.path))
     assert (status, said.splitlines()[-1]) == (0, "consistent"), said
     private = (KEY, '"p0"', "case-0", "seen", '"anna"')
     rows = "".join(line for line in proof.read_text().splitlines() if '"kind": "row"' in line)
@@ -169,7 +168,7 @@ def anchored(service: Service, tmp_path: Path) -> Service:
     service.context.settings.audit_anchor = tmp_path / "elsewhere" / "heads"
     for number in range(2):
         service.add_case(f"case-{number}", cell_png(number))
-        anchor_configured_file(service.context)
+        HeadFile(service.context).append()
     service.written_past = True
     with service.context.database.write() as session:
         for table in APPEND_ONLY:
@@ -209,7 +208,7 @@ def cut(service: Service, n_events: int) -> None:
 
 def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> None:
     before = heads(anchored)
-    anchor_configured_file(anchored.context)
+    HeadFile(anchored.context).append()
     assert heads(anchored) == before
     assert len(before) == 2
     report = verified(anchored)
@@ -222,8 +221,8 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
     cut(anchored, 1)
     before = heads(anchored)
     anchored.add_case("goes on", cell_png(5))
-    with anchored.context.database.read() as session, pytest.raises(AnchorError, match="has lost the head"):
-        append_anchor(Path(str(anchored.context.settings.audit_anchor)), session, anchored.context.keys.audit)
+    with pytest.raises(AnchorError, match="has lost the head"):
+        HeadFile(anchored.context).append()
     assert heads(anchored) == before
     (fault,) = verified(anchored).faults
     assert "does not contain the head" in fault
@@ -275,7 +274,7 @@ def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_w
     assert json.loads((tmp_path / "backup" / "manifest.json").read_text())["audit"]["head"] == written["head"]
     for number in range(2, 6):
         service.add_case(f"after {number}", cell_png(number))
-        anchor_configured_file(service.context)
+        HeadFile(service.context).append()
     lost = heads(service)[-1]["head"]
 
     by_hand = tmp_path / "by hand"  # the files of the backup, without the command

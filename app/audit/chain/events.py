@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asgi_correlation_id import correlation_id
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, insert, select, update
 from sqlalchemy import event as listening
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -206,8 +206,27 @@ def changed_cases(session: Session, after: int) -> list[uuid.UUID]:
     return list(session.execute(changed).scalars())
 
 
-def read_events(session: Session) -> Iterator[Row]:
-    """Every event with all its columns, in order."""
-    statement = select(*AuditEvent.__table__.columns).order_by(AuditEvent.sequence)
-    with session.execute(statement.execution_options(yield_per=_CHUNK)) as rows:
-        yield from rows.mappings()
+def read_events(session: Session, *criteria: ColumnElement[bool]) -> Iterator[Row]:
+    """Every event with all its columns, in order; number and digest alone of one that cannot be read."""
+    numbered = select(AuditEvent.sequence, AuditEvent.digest).where(*criteria)
+    numbered = numbered.order_by(AuditEvent.sequence).limit(_CHUNK)
+    rows = session.execute(numbered).all()
+    while rows:
+        try:
+            yield from _read_range(session, rows[0][0], rows[-1][0], criteria)
+        except _UNREADABLE:
+            for sequence, digest in rows:
+                try:
+                    yield from _read_range(session, sequence, sequence, criteria)
+                except _UNREADABLE:
+                    yield {"sequence": sequence, "digest": digest}
+        rows = session.execute(numbered.where(AuditEvent.sequence > rows[-1][0])).all()
+
+
+#: What a value raises that is not of its column's type, as SQLite can store it.
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+
+
+def _read_range(session: Session, first: int, last: int, criteria: Sequence[ColumnElement[bool]]) -> Sequence[Row]:
+    statement = select(*AuditEvent.__table__.columns).where(AuditEvent.sequence.between(first, last), *criteria)
+    return session.execute(statement.order_by(AuditEvent.sequence)).mappings().all()

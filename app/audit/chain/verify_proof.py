@@ -2,11 +2,10 @@
 
     python verify_proof.py proof.jsonl PUBLIC_KEY [HEAD or FILE of heads]
 
-It needs the package cryptography and nothing of secondread; `secondread db verify` checks a database with it too. The
-proof has every audit event with the digests of the rows that it wrote, and every row, with keyed digests of what names
-a person or opens a door. Checked are the chain (SHA-256), the signatures of events and head (Ed25519), that each row is
-as the newest event about it says, none missing or without an event, and that the chain contains the heads that were
-kept elsewhere. The newest key, and heads, must come from somebody else than the keeper of the database.
+It needs the package cryptography; `secondread db verify` checks a database with it too. The proof has every audit event
+with the digests of the rows that it wrote, and every row, with keyed digests of private columns. Checked are the chain
+(SHA-256), signatures (Ed25519), each row against the newest event about it, and that the chain contains the heads that
+were kept elsewhere. The newest key, and heads, must not come from the keeper of the database.
 """
 
 import hashlib
@@ -83,34 +82,35 @@ class ProofChecker:
         if line["kind"] == "proof":
             self.keys, self.own_head, self.signature = [line["first_key"]], line["head"], line["signature"]
         elif line["kind"] == "event":
-            self._take_event(line)
+            try:
+                self._take_event(line)
+            except (AttributeError, KeyError, TypeError, ValueError) as exc:  # the others are checked all the same
+                self.faults.append(f"audit event {line['sequence']} cannot be checked ({type(exc).__name__})")
         elif line["kind"] == "row":
             self._take_row(line["table"], line["key"], digest_json([line["table"], line["columns"]]))
         elif line["kind"] == "cases":
             self._take_row(CASE_CHANGES, str(line["sequence"]), digest_json(sorted(line["cases"])))
 
     def _take_event(self, event: dict[str, Any]) -> None:
-        sequence, leaves, details = event["sequence"], event["rows"], event["details"]
-        if event["action"] == BASELINE and self.n_events > 0:
+        sequence, following, previous = event["sequence"], self.n_events + 1, self.previous
+        self.n_events, self.previous = sequence, event["digest"]
+        if sequence != following:
+            self.faults.append(f"audit event {following} is missing")
+        leaves, details = event["rows"], event["details"]
+        if event["action"] == BASELINE and sequence != 1:
             self.faults.append(f"audit event {sequence} is a baseline, and not the first event")
-        self.n_events += 1
-        if sequence != self.n_events:
-            self.faults.append(f"audit event {self.n_events} is missing")
-            self.n_events = sequence
-        digest = event_digest(self.previous, event, merkle_root(leaves))
+        digest = event_digest(previous, event, merkle_root(leaves))
         head = f"{sequence}:{digest}"
         if digest != event["digest"] or not is_signed(self.keys[-1], head, event["signature"]):
             self.faults.append(f"audit event {sequence} was changed, or one before it was removed")
         elif event["action"] == ROTATION:
-            text = rotation_text(self.keys[-1], f"{sequence - 1}:{self.previous}", details["public_key"])
+            text = rotation_text(self.keys[-1], f"{sequence - 1}:{previous}", details["public_key"])
             if not is_signed(details["public_key"], text, details["signature"]):
                 self.faults.append(f"audit event {sequence} rotates to a key that has not signed it")
             self.keys.append(details["public_key"])
         self.heads.add(head)
-        self.previous = event["digest"]
         for table, rows in leaves.items():
-            expected = self.expected.setdefault(table, {})
-            expected.update({key or str(sequence): (sequence, leaf) for key, leaf in rows.items()})
+            self.expected.setdefault(table, {}).update({k or str(sequence): (sequence, d) for k, d in rows.items()})
 
     def _take_row(self, table: str, key: str, digest: str) -> None:
         self.n_rows += 1

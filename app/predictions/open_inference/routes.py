@@ -66,9 +66,9 @@ async def server_live() -> LiveOut:
 
 
 @router.get("/health/ready", operation_id="server_ready", dependencies=[Depends(allow_everyone)])
-def server_ready(context: AppContext) -> Response:
+def server_ready(request: Request, context: AppContext) -> Response:
     """Database and release can serve; what `/readyz` says."""
-    ready = check_readiness(context).status == "ready"
+    ready = check_readiness(context, request.app.state.heads).status == "ready"
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
