@@ -1,5 +1,6 @@
 """Releases of every kind, served and published: ensembles, int8 networks, constant disagreement, gauges."""
 
+import json
 import shutil
 import uuid
 from datetime import datetime, timedelta
@@ -24,14 +25,17 @@ from app.triage.rules import summarise_posterior
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.images.preprocess import decode_image
 from ml.metrics import evaluate
-from ml.release.artifact import read_release
+from ml.release.artifact import FAMILIARITY_FILE, read_release
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Prediction, Predictor
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
+from ml.util.files import file_sha256
+from tests.support.command import run_here
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png, collect, put_release, store
+from tests.support.tiny_release import with_stated_metrics, without_check
 
 
 def published(service: Service) -> list[tuple[UUID, datetime]]:
@@ -207,6 +211,62 @@ def add(service: Service, path: Path) -> str:
     """As `release add` does it: the network is tried in a limited process first."""
     context = service.context
     return str(add_release(context.database, context.keys.audit, path, context.folders)[0].id)
+
+
+def release_add(service: Service, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[Any, str]:
+    """Document and warnings of the command."""
+    settings = service.context.settings
+    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
+    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
+    assert settings.secret_key is not None
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.secret_key.get_secret_value())
+    done = run_here("release", "add", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_adding_a_release_without_a_check_warns_and_offers_to_fit_one(
+    service: Service, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cells = without_check(tiny_release, tmp_path / "unchecked"), tmp_path / "cells"
+    cells.mkdir()
+    for number in range(40):
+        (cells / f"{number}.png").write_bytes(cell_png(number))
+    plain, warning = release_add(service, monkeypatch, folder)
+    assert (plain["out_of_distribution_check"], warning.count("--fit-ood-check")) == (False, 1)
+    fitted, quiet = release_add(service, monkeypatch, folder, "--fit-ood-check", cells)
+    assert (fitted["out_of_distribution_check"], quiet) == (True, "")
+    stored = read_release(service.context.folders.path(f"releases/{fitted['id']}"))
+    assert stored.card["files"][FAMILIARITY_FILE] == file_sha256(stored.path / FAMILIARITY_FILE)
+    assert stored.card_sha256 == fitted["card_sha256"] != plain["card_sha256"]
+    assert release_add(service, monkeypatch, folder, "--fit-ood-check", cells)[0]["id"] == fitted["id"]
+    left = [path.name for path in service.context.settings.releases_folder.iterdir()]
+    assert len(left) == 3, left
+
+
+def test_metrics_that_are_not_of_this_network_are_marked_and_shown_as_those_of_the_maker(
+    service: Service, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = read_release(tiny_release).card
+    held_out = dict.fromkeys(("champion", "candidate"), card["held_out"]["with concentration head"])
+    shift = {"kind": "noise", "strength": "mild", "n": 9, "flagged": 0.5, "agreement": 0.5, "mean_disagreement": 0.5}
+    folder = with_stated_metrics(tiny_release, tmp_path / "stated", held_out=held_out, shifts=[shift])
+    stated, warning = release_add(service, monkeypatch, folder)
+    assert (stated["metrics_stated_by_maker"], "stated by the maker" in warning) == (True, True)
+    champion = service.get("viewer", "/v1/releases").json()["items"][-1]
+    assert champion["metrics_stated_by_maker"] is False
+    collect(service, [cell_png(number) for number in range(30)], patients=True)
+    assert promote(service, stated["id"], despite_gate=True).status_code == 200
+    drift = service.get("viewer", "/v1/metrics?partition=all").json()["drift"]
+    assert [row["feature_shift"] for row in drift] == [None]
+    assert promote(service, champion["id"], despite_gate=True).status_code == 200
+    service.post("admin", f"/v1/releases/{stated['id']}/judgements")
+    work_off(service.context)
+    page = service.get("admin", f"/releases/{stated['id']}").text
+    assert "stated by the maker" in page
+    assert "Against the champion at that time" in page
+    assert "Champion and candidate" not in page
+    assert "stated by the maker" not in service.get("admin", f"/releases/{champion['id']}").text
 
 
 @pytest.mark.slow

@@ -12,10 +12,13 @@ from app.database.tables import CasePrediction, NetworkOutput
 from app.releases.service import move_alias
 from ml.datasets.cells import simulate_cell
 from ml.release.artifact import read_release
+from ml.release.ood_detector import OodScores
 from ml.release.predictor import prediction_of
+from ml.tables.reading import read_table
 from tests.support.images import encode
-from tests.support.service import Service, cell_png, put_release
-from tests.support.tiny_release import with_familiarity
+from tests.support.sabotage import undone
+from tests.support.service import Service, cell_png, collect, put_release
+from tests.support.tiny_release import with_familiarity, without_check
 
 STRANGE = encode(255 - simulate_cell(0, seed=21, size=32).pixels)
 
@@ -88,6 +91,15 @@ def test_raw_numbers_are_stored_and_tell_a_recalibrated_release_the_same(checkin
             assert row.unlike_distance == again.unlikeness.distance[0]
 
 
+def test_an_export_has_the_flag_of_each_case(checking: Service, tmp_path: Path) -> None:
+    for name, data in (("strange", STRANGE), ("familiar", cell_png(1))):
+        checking.outside_label(checking.add_case(name, data)["id"], "rita", "blast")
+    checking.export(tmp_path / "export", images=False, kind="parquet")
+    table = read_table(tmp_path / "export" / "predictions.parquet")
+    flags = dict(zip(table.column("case_id").to_pylist(), table.column("out_of_distribution").to_pylist(), strict=True))
+    assert flags == {"strange": True, "familiar": False}
+
+
 def test_a_familiar_case_shows_all_and_says_how_near_it_is(checking: Service) -> None:
     shown = next(
         body
@@ -113,3 +125,38 @@ def test_pages_say_why_and_show_the_disagreement_only_after_two_labels(checking:
     for annotator, code in (("rita", codes[0]), ("omar", codes[1])):
         checking.outside_label(case["id"], annotator, code)
     assert "Two experts would disagree" in checking.get("viewer", f"/cases/{case['id']}").text
+
+
+@pytest.fixture
+def unchecking(service: Service, tiny_release: Path, tmp_path: Path) -> Service:
+    """A service on a release with no check."""
+    context = service.context
+    with context.database.write() as session:
+        unchecked = without_check(tiny_release, tmp_path / "unchecked")
+        row = put_release(session, context.keys.audit, unchecked, context.settings.releases_folder)
+        move_alias(session, context, "test", "champion", row.id, "test", None, despite_gate=True)
+    return service
+
+
+@undone("T8", "no check is no clean result", OodScores, "flags", property(lambda scores: scores.flagged.tolist()))
+def test_what_nothing_checked_is_null_everywhere_and_read_twice(unchecking: Service, tmp_path: Path) -> None:
+    stateless = unchecking.post("viewer", "/v1/predictions", files={"image": ("x.png", STRANGE)}).json()
+    case = unchecking.add_case("strange", STRANGE)
+    history = unchecking.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"][0]
+    for prediction in (stateless, case["prediction"], history):
+        assert (prediction["out_of_distribution"], prediction["distance"], prediction["reasons"]) == (None, None, [])
+        assert prediction["disagreement_prob"] is not None
+        triage = prediction["triage"]
+        assert (triage["decision"], triage["pi"], triage["expected_gain"]) == ("second_read", 1, None)
+        assert triage["reason"].startswith("nothing checked")
+    collect(unchecking, [cell_png(number) for number in range(30)], patients=False)
+    drift = unchecking.get("viewer", "/v1/metrics?partition=all").json()["drift"]
+    assert [row["unfamiliar_share"] for row in drift] == [None]
+    unchecking.export(tmp_path / "export", images=False)
+    exported = read_table(tmp_path / "export" / "predictions.csv")
+    assert set(exported.column("out_of_distribution").to_pylist()) <= {None, ""}
+    detail = unchecking.get("viewer", f"/v1/releases/{case['prediction']['release']}").json()
+    assert detail["out_of_distribution_check"] is False
+    for page in ("/worklist", f"/cases/{case['id']}"):
+        assert "not checked" in unchecking.get("viewer", page).text
+    assert "no check for unlike images" in unchecking.get("admin", f"/releases/{detail['id']}").text

@@ -5,6 +5,7 @@ and in faded stain (so that it still tells cells apart where a test lets the sta
 with a feature distance, a reference and held-out metrics on its card.
 """
 
+import hashlib
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -65,6 +66,7 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
         "distance_sq_sd": float(squared.std(ddof=1)),
         "n_distance": len(squared),
     }
+    card["measured_network_sha256"] = hashlib.sha256(network).hexdigest()
     files = {"network.onnx": network, DISTANCE_FILE: distance.to_bytes()}
     return write_release(path, files, fit.calibration, card).path
 
@@ -173,4 +175,22 @@ def with_familiarity(source: Path, out: Path) -> Path:
     card = read_json(out / "card.json")
     card["files"][FAMILIARITY_FILE] = file_sha256(out / FAMILIARITY_FILE)
     write_json(out / "card.json", card)
+    return read_release(out).path
+
+
+def without_check(source: Path, out: Path) -> Path:
+    """The same release with nothing that notices unlike images."""
+    shutil.copytree(source, out)
+    (out / DISTANCE_FILE).unlink()
+    card = read_json(out / "card.json")
+    del card["files"][DISTANCE_FILE]
+    write_json(out / "card.json", card)
+    return read_release(out).path
+
+
+def with_stated_metrics(source: Path, out: Path, **changes: Any) -> Path:
+    """The same release with a card whose metrics were measured on another network."""
+    shutil.copytree(source, out)
+    card = read_json(out / "card.json") | {"measured_network_sha256": "0" * 64}
+    write_json(out / "card.json", card | changes)
     return read_release(out).path
