@@ -50,8 +50,8 @@ class TriageContext:
 class OodAssessment:
     """Out-of-distribution assessment of an image against a release, for display."""
 
-    # whether it is flagged
-    out_of_distribution: bool
+    # whether it is flagged; None if the release has no check
+    out_of_distribution: bool | None
     # checks that it fails, the strangest first
     reasons: list[str]
     # 1 where images are flagged; None where it is unknown
@@ -84,20 +84,18 @@ def prediction_out(
     site: str | None = None,
 ) -> PredictionOut:
     """A prediction as the API shows it."""
-    summary = summarise_prediction(distribution)
-    intervals = None if likeness.out_of_distribution else summary.class_intervals
+    summary, unlike = summarise_prediction(distribution), bool(likeness.out_of_distribution)
+    intervals = None if unlike else summary.class_intervals
     return PredictionOut(
         release=str(release_id),
         classes=classes,
         class_probs=dict(zip(classes, summary.class_probs, strict=True)),
         log_concentration=summary.log_concentration,
-        disagreement_prob=None if likeness.out_of_distribution else summary.disagreement_prob,
+        disagreement_prob=None if unlike else summary.disagreement_prob,
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
-        answer_set=build_answer_set(
-            sets, AnswerSetQuery(distribution.class_probs, classes, site=site, unlike=likeness.out_of_distribution)
-        ),
+        answer_set=build_answer_set(sets, AnswerSetQuery(distribution.class_probs, classes, site=site, unlike=unlike)),
         triage=TriageOut(**vars(decision)),
         out_of_distribution=likeness.out_of_distribution,
         reasons=likeness.reasons,

@@ -138,7 +138,7 @@ def stateless_prediction(
     classes = list(release.classes)
     unlike = prediction.unlikeness
     likeness = OodAssessment(
-        bool(unlike.flagged[0]),
+        unlike.flags[0],
         unlike.reasons[0],
         finite_or_none(unlike.distance[0]),
         finite_or_none(unlike.percentile[0]),

@@ -87,7 +87,14 @@ def _print_import_counts(counts: "RowCounts", failures: "list[FailedRow]", more:
 
 
 @release.command("add")
-def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], as_json: Json = False) -> None:
+def release_add(
+    path: Annotated[Path, typer.Argument(help="Release folder.")],
+    fit_ood_check: Annotated[
+        Path | None,
+        typer.Option(help="Folder or manifest of images like those to come: fit a check for unlike ones to them."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Verify a release, try its network in a limited process, and register it; the first one is served at once."""
     from app.releases.registration import add_release
     from app.releases.service import describe_release
@@ -95,11 +102,18 @@ def release_add(path: Annotated[Path, typer.Argument(help="Release folder.")], a
     from ml.release.artifact import read_release
 
     with service_context() as context:
-        row, new = add_release(context.database, context.keys.audit, path, context.folders)
+        row, new = add_release(context.database, context.keys.audit, path, context.folders, fit_ood_check)
         index = read_release(context.folders.path(f"releases/{row.id}")).training
         with context.database.read() as session:
             release_out = describe_release(session, row)
             overlap = measure_training_overlap(session, context.keys.training, row.card, index)
+    if not release_out.out_of_distribution_check:
+        say(
+            "warning: the release has no check for unlike images, so each of its cases is read twice; add it with "
+            "--fit-ood-check IMAGES to fit one to images like those to come"
+        )
+    if release_out.metrics_stated_by_maker:
+        say("warning: the metrics on its card are stated by the maker: they do not name this network")
     text = f"{release_out.id}  {release_out.name}{'' if new else '  (known already)'}\n{overlap.sentence()}"
     emit(release_out.model_dump(mode="json") | {"overlap": overlap.model_dump()}, as_json, text)
 

@@ -199,14 +199,16 @@ class DistributionOut(ResponseModel):
 class PredictionOut(DistributionOut):
     """A prediction by a release.
 
-    ``reasons``: checks that the image fails, the strangest first: place, size, focus, stain, features. ``distance``: of
-    the strangest check, 1 where images are flagged; ``distance_percentile``: of the held-out images that are nearer.
+    ``out_of_distribution``: whether the image is unlike those that the release was made from; null where the release
+    has no check, and the case is then read twice. ``reasons``: checks that the image fails, the strangest first: place,
+    size, focus, stain, features. ``distance``: of the strangest check, 1 where images are flagged;
+    ``distance_percentile``: of the held-out images that are nearer.
     """
 
     release: str
     classes: list[str]
     triage: TriageOut
-    out_of_distribution: bool
+    out_of_distribution: bool | None
     reasons: list[str]
     distance: float | None
     distance_percentile: float | None

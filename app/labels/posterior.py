@@ -131,7 +131,7 @@ def posterior_of(
     alike = prior.posterior(counts) if learns else prior
     model = model_of(session, in_use, prediction.release_id) if by_name and learns else None
     named = None if model is None else weighted_posterior(model, prior, classes, counted)
-    withheld = prediction.out_of_distribution and int(counts.sum()) < SHOWN_FROM
+    withheld = bool(prediction.out_of_distribution) and int(counts.sum()) < SHOWN_FROM
     after, version = (alike, None) if named is None else (named.distribution, named.version)
     return CasePosterior(prediction.release_id, classes, counts, after, withheld, version, alike)
 

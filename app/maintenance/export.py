@@ -82,9 +82,8 @@ def _write_export_files(
         out / f"labels.{kind}",
     )
     has_training_data = "training" in existing_release(session, release_id).card
-    write_table(
-        data.predictions | _make_trained_on_column(cohort, known=has_training_data), out / f"predictions.{kind}"
-    )
+    further_columns = _make_prediction_columns(cohort, known=has_training_data)
+    write_table(data.predictions | further_columns, out / f"predictions.{kind}")
     classes = reading_classes(session)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
@@ -124,9 +123,11 @@ def _make_training_columns(
     return {"partition": [str(partition[row]) for row in rows], "patient_hmac": [hmacs[row] for row in rows]}
 
 
-def _make_trained_on_column(cohort: metric_service.Cohort, *, known: bool) -> dict[str, Column]:
+def _make_prediction_columns(cohort: metric_service.Cohort, *, known: bool) -> dict[str, Column]:
+    """Columns of PREDICTIONS: whether a case is out of distribution, empty if nothing checked, or was trained on."""
     answers = ["yes" if trained else "no" if known else "unknown" for trained in cohort.columns.trained_on]
-    return {TRAINED_ON: answers}
+    flags = cohort.columns.out_of_distribution
+    return {"out_of_distribution": np.ma.masked_array(flags > 0, flags < 0), TRAINED_ON: answers}
 
 
 def _audit_table(session: Session) -> dict[str, list[Any]]:

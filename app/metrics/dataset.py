@@ -77,8 +77,8 @@ class EvaluationDataset:
     cannot_tell: IntArray
     # (N, 3) mean optical density of red, green and blue; NaN where it was not measured
     stain: FloatArray
-    # (N,) whether the image is unlike the training cells
-    out_of_distribution: npt.NDArray[np.bool_]
+    # (N,) 1 if the image is unlike the training cells, 0 if not, −1 if nothing checked
+    out_of_distribution: npt.NDArray[np.int8]
     # (N,) from them, NaN where it is unknown
     feature_distance: FloatArray
     # (N,) whether the release was trained on the image, or on others of its patient
@@ -114,7 +114,7 @@ class EvaluationDataset:
             open_until=np.full(n, -np.inf),
             cannot_tell=np.zeros(n, dtype=np.int64),
             stain=np.full((n, 3), np.nan),
-            out_of_distribution=np.zeros(n, dtype=bool),
+            out_of_distribution=np.zeros(n, dtype=np.int8),
             feature_distance=np.full(n, np.nan),
             trained_on=np.zeros(n, dtype=bool),
         )

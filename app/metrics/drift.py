@@ -93,9 +93,9 @@ def _measure_group_drift(
         data.out_of_distribution[rows],
         _stain_shift(data.stain[rows] if isinstance(rows, slice) else np.take(data.stain, rows, axis=0), reference),
     )
-    n_cases, unfamiliar = len(flags), int(flags.sum())
+    n_cases, checked, unfamiliar = len(flags), int((flags >= 0).sum()), int((flags > 0).sum())
     expected = reference.get("false_alarm_rate") or 1 - FAMILIAR_SHARE  # of releases before there were several checks
-    chance = float(bdtrc(unfamiliar - 1, n_cases, expected)) if unfamiliar else 1.0
+    chance = float(bdtrc(unfamiliar - 1, checked, expected)) if unfamiliar else 1.0
     mix = _label_shift(labels, data, rows, reference)
     moved, p_moved = _feature_shift(data.feature_distance[rows], reference)
     where = "" if site is None else Message(" at site {site}", site=site)
@@ -105,7 +105,7 @@ def _measure_group_drift(
     if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
         warnings.append(Message(_STAIN, where=where, abs=max(stain, key=abs)))
     if chance < P_LIMIT:
-        warnings.append(Message(_UNLIKE, n_cases=unfamiliar / n_cases, where=where, expected=expected))
+        warnings.append(Message(_UNLIKE, n_cases=unfamiliar / checked, where=where, expected=expected))
     if mix is not None and _is_notable_mix_change(mix):
         warnings.append(Message(_MIX, where=where, distance=mix.distance))
     return DriftOut(
@@ -113,7 +113,7 @@ def _measure_group_drift(
         n_cases=n_cases,
         stain_shift=stain,
         feature_shift=moved,
-        unfamiliar_share=unfamiliar / n_cases,
+        unfamiliar_share=unfamiliar / checked if checked else None,
         label_shift=None if mix is None else mix.distance,
         label_p_value=None if mix is None else mix.p_value,
         warnings=warnings,

@@ -30,7 +30,7 @@ from ml.util.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class AnsweredCells:
-    """N cells with labels that a release has predicted, has not been trained on, and finds familiar."""
+    """N cells with labels that a release has predicted, has not been trained on, and does not find unlike its own."""
 
     # (N,) number of the cluster
     patients: IntArray
@@ -105,7 +105,7 @@ def _cell_predictions_query(release_id: uuid.UUID, partition: Partition) -> Any:
         .where(
             CasePrediction.release_id == release_id,
             CasePrediction.trained_on.is_(None),
-            CasePrediction.out_of_distribution.is_(False),
+            CasePrediction.out_of_distribution.is_not(True),
             Case.partition == partition,
             # without a name it may have been in a fit
             Case.erased_at.is_(None),

@@ -87,13 +87,16 @@ class GroupOut(ResponseModel):
 
 
 class DriftOut(ResponseModel):
-    """How far images and labels have moved from those that the release was made from; ``site`` null: all."""
+    """How far images and labels have moved from those that the release was made from.
+
+    ``site`` null: all; ``unfamiliar_share`` null: the release has no check for unlike images.
+    """
 
     site: str | None
     n_cases: int
     stain_shift: list[float] | None
     feature_shift: float | None
-    unfamiliar_share: float
+    unfamiliar_share: float | None
     label_shift: float | None
     label_p_value: float | None
     warnings: list[Sentence]

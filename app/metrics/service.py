@@ -74,7 +74,7 @@ from app.predictions.service import PublishedSets, read_published_sets
 from app.releases.service import champion_since, class_codes, existing_release, get_champion_alias, served_release_id
 from ml.agreement.coefficients import excess_disagreement_test
 from ml.messages import Message
-from ml.release.card import ReferenceDocument
+from ml.release.card import ReferenceDocument, measured_reference
 
 if TYPE_CHECKING:
     from ml.tables.reading import Column
@@ -368,8 +368,8 @@ def compute_metrics(
 
 
 def read_card_reference(session: Session, release_id: uuid.UUID) -> ReferenceDocument | None:
-    """Read the reference for images and labels on a release's card."""
-    return existing_release(session, release_id).card.get("reference")
+    """Read the reference for images and labels on a release's card, without what another network gave."""
+    return measured_reference(existing_release(session, release_id).card)
 
 
 def measure_label_agreement(labels: LabelColumns) -> AgreementOut:

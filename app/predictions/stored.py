@@ -55,7 +55,7 @@ class PredictionValues(TypedDict):
     log_concentration: float | None
     disagreement_prob: float
     members: bytes | None
-    out_of_distribution: bool
+    out_of_distribution: bool | None
     unlike_reasons: list[str] | None
     unlike_distance: float | None
     unlike_percentile: float | None
@@ -84,7 +84,7 @@ def prediction_values(
     at: datetime,
 ) -> list[PredictionValues]:
     """Rows of the table of predictions for N cases, in their order."""
-    distribution, unlike = prediction.distribution, prediction.unlikeness
+    distribution, unlike, flags = prediction.distribution, prediction.unlikeness, prediction.unlikeness.flags
     probs, dpe = distribution.class_probs, distribution.disagreement_probs
     a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
     return [
@@ -97,7 +97,7 @@ def prediction_values(
             "log_concentration": None if a is None else float(a[row]),
             "disagreement_prob": float(dpe[row]),
             "members": members_bytes(distribution, row),
-            "out_of_distribution": bool(unlike.flagged[row]),
+            "out_of_distribution": flags[row],
             "unlike_reasons": unlike.reasons[row] or None,
             "unlike_distance": finite_or_none(unlike.distance[row]),
             "unlike_percentile": finite_or_none(unlike.percentile[row]),

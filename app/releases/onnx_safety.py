@@ -1,14 +1,20 @@
-"""Safety checks of a release's ONNX graph: no external files, no custom operators, no unbounded work."""
+"""Safety checks of a release's ONNX graph: no external files, no custom operators, no unbounded work or text."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from ml.release.artifact import ReleaseError
 
 _STANDARD = {"", "ai.onnx"}
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+#: Bytes of all names and descriptions together.
+_MAX_TEXT_BYTES = 4_000_000
+#: Fields of bytes that are text.
+_TEXT_FIELDS = {"s", "strings", "string_data"}
 
 
 def require_plain_graph(file: Path) -> None:
@@ -17,6 +23,9 @@ def require_plain_graph(file: Path) -> None:
         model = onnx.load_model(file, load_external_data=False)
     except Exception as exc:  # the parser raises its own unrelated classes
         raise ReleaseError(f"{file}: not an ONNX file") from exc
+    if (text := _count_text_bytes(model)) > _MAX_TEXT_BYTES:
+        most = _MAX_TEXT_BYTES / 1e6
+        raise ReleaseError(f"{file}: contains {text / 1e6:.1f} MB of text; a network has at most {most:.0f} MB")
     own = {(function.domain, function.name) for function in model.functions}
     for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
         has_graph = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
@@ -28,6 +37,18 @@ def require_plain_graph(file: Path) -> None:
         tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _iter_tensors(model)
     ):
         raise ReleaseError(f"{file}: keeps weights in another file; a release has them in the network's own")
+
+
+def _count_text_bytes(message: Message) -> int:
+    """Bytes of all strings in a message and in those that it contains."""
+    total = 0
+    for field, value in message.ListFields():
+        values = [value] if isinstance(value, str | bytes | Message) else value
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            total += sum(map(_count_text_bytes, values))
+        elif field.type == FieldDescriptor.TYPE_STRING or field.name in _TEXT_FIELDS:
+            total += sum(map(len, values))
+    return total
 
 
 def _iter_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

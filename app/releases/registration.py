@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -24,20 +25,31 @@ from ml.release.artifact import Release, ReleaseError, copy_release, read_releas
 UNFINISHED = ".candidate-*"
 
 
-def add_release(database: Database, keys: AuditKeys, source: Path, folders: SharedFolders) -> tuple[ReleaseRow, bool]:
-    """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row."""
+def add_release(
+    database: Database, keys: AuditKeys, source: Path, folders: SharedFolders, ood_images: Path | None = None
+) -> tuple[ReleaseRow, bool]:
+    """Copy a release folder, verify the copy, run its network in a limited process, and only then make its row.
+
+    With ``ood_images`` a check for unlike images is fitted to them and becomes part of the release.
+    """
     # Nobody waits meanwhile: nothing of it happens in a transaction but the row. The first release becomes champion at
     # once; adding it again changes nothing.
     release = read_release(source)
     with database.read() as session:
         registered = _find_registered_release(session, release)
         _require_classes(session, release)
-    if registered is not None:
+    if registered is not None and ood_images is None:
         return registered, False
     gate_verdict(read_card_gate(release.card))
     release_id = new_id()
     with _verified_copy(release, folders.home / "releases") as copy:
         try_release(copy.path)
+        if ood_images is not None:
+            from ml.release.adapting import add_ood_check  # needs pyarrow, which no request needs
+
+            with TemporaryDirectory(dir=copy.path.parent, prefix=UNFINISHED.rstrip("*")) as scratch:
+                checked = add_ood_check(copy, ood_images, Path(scratch) / "release")
+                return add_release(database, keys, checked.path, folders)
         folders.publish(f"releases/{release_id}", copy.path)
         with database.write() as session:
             return register_release(session, keys, copy, folders, release_id, actor="command line")

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from ml.images.preprocess import Pixels, Preprocessing, decode_image
 from ml.release.artifact import ReleaseError, read_release
-from ml.release.predictor import Predictor
+from ml.release.predictor import Predictor, prediction_of, quality_features_for_release
 from ml.util.sandbox import LimitError, limit_this_process, run_limited
 
-#: Bytes and seconds of computing for loading a network and predicting two images with it, on one core.
+#: Bytes and seconds of computing for loading a network and predicting a few images with it, on one core.
 TRIAL_MEMORY, TRIAL_SECONDS = 4 * 1024**3, 60
 _LONGEST_FAULT = 300
+_REAL_CELLS = Path(__file__).parents[1] / "demo" / "cells" / "images"
+_MAX_REAL_CELLS = 4
 _OUT_OF_MEMORY = "Failed to allocate memory"  # in the words of ONNX Runtime
 
 
@@ -49,19 +52,38 @@ def main() -> None:
 
 
 def _run_once(path: Path) -> None:
-    """Load the network and predict an empty image and two of noise."""
+    """Load the network, and require a finite answer to images of each kind."""
     from app.releases.onnx_safety import require_plain_graph  # needs onnx, which nothing but this process loads
 
     release = read_release(path)
     for file in sorted(path.glob("*.onnx")):
         require_plain_graph(file)
     predictor = Predictor(release, threads=1, device="cpu")
-    side, channels = release.preprocessing.size, release.preprocessing.channels
-    noise = np.random.default_rng(0).normal(size=(2, channels, side, side)).astype(np.float32)
-    try:
-        predictor.run(noise)
-    except Exception as exc:  # the runtime raises its own unrelated classes
-        raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc
+    for kind, pixels in _trial_images(release.preprocessing).items():
+        try:
+            logits, features = predictor.outputs(pixels)
+        except Exception as exc:  # the runtime raises its own unrelated classes
+            raise ReleaseError(f"{release.network}: ONNX Runtime cannot run it: {exc}") from exc
+        if not (np.isfinite(logits).all() and np.isfinite(features).all()):
+            raise ReleaseError(f"{release.network}: the answer to {kind} is not finite; every image needs one that is")
+        try:
+            prediction_of(release, logits, features, quality_features_for_release(release, np.stack(pixels)))
+        except ValueError as exc:
+            raise ReleaseError(f"{path}: the answer to {kind} cannot be used: {exc}") from exc
+
+
+def _trial_images(preprocessing: Preprocessing) -> dict[str, list[Pixels]]:
+    """Network pixels of each kind of image."""
+    side, channels = preprocessing.size, preprocessing.channels
+    black = np.zeros((side, side, channels), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (2, *black.shape), dtype=np.uint8)
+    real = [decode_image(file.read_bytes()) for file in sorted(_REAL_CELLS.iterdir())[:_MAX_REAL_CELLS]]
+    return {
+        "a black image": [black],
+        "a white image": [np.full_like(black, 255)],
+        "noise": list(noise),
+        "a real cell": [preprocessing.pixels(image) for image in real],
+    }
 
 
 if __name__ == "__main__":

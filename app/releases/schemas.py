@@ -19,6 +19,16 @@ class ReleaseOut(ResponseModel):
     aliases: list[str]
     classes: list[ClassOut]
     disagreement_calibrated: bool
+    out_of_distribution_check: Annotated[
+        bool, Field(description="Whether it notices images unlike its own; without, each of its cases is read twice.")
+    ]
+    metrics_stated_by_maker: Annotated[
+        bool,
+        Field(
+            description="The card does not name this network as the one that its metrics were measured on; neither the "
+            "gate nor a report uses them."
+        ),
+    ]
     card_sha256: str
     parent: str | None
     gate_passed: bool | None

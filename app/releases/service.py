@@ -65,6 +65,8 @@ from app.releases.training import (
     patient_unit,
 )
 from ml.messages import Message, joined
+from ml.release.artifact import has_ood_check
+from ml.release.card import has_measured_metrics
 
 # judgements among which one that has not ended is looked for
 _RECENT = 100
@@ -216,6 +218,8 @@ def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
         aliases=alias_names,
         classes=[ClassOut(**info) for info in row.card["classes"]],
         disagreement_calibrated=row.card["disagreement_calibrated"],
+        out_of_distribution_check=has_ood_check(row.card),
+        metrics_stated_by_maker=not has_measured_metrics(row.card),
         card_sha256=row.card_sha256,
         parent=row.card.get("parent"),
         gate_passed=None if row.gate == "not_judged" or fault is not None else row.gate == "passed",

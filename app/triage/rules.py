@@ -32,6 +32,9 @@ _REASONS = messages(
     }
 )
 
+_UNLIKE = Message("unlike the cells that the network was trained on")
+_UNCHECKED = Message("nothing checked whether it is like the cells that the network was trained on")
+
 
 @dataclass(frozen=True)
 class TriageRule:
@@ -72,17 +75,17 @@ def decide_triage(
     distribution: PredictiveDistribution,
     rule: TriageRule,
     *,
-    out_of_distribution: bool = False,
+    out_of_distribution: bool | None = False,
     near_duplicate: bool = False,
 ) -> TriageResult:
-    """Decide about the single case of a distribution."""
+    """Decide about the single case of a distribution; an image that nothing checked counts as unlike."""
     disagreement = float(distribution.disagreement_probs[0])
     calibrated = has_concentration(distribution)
     gain = float(expected_gain(distribution)[0]) if calibrated else None
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
     pi, reason = _second_read_probability(rule, disagreement, gain)
-    if out_of_distribution:  # what the network says of such a cell is no ground for a priority or a gain
-        pi, reason, priority, gain = 1.0, Message("unlike the cells that the network was trained on"), 1.0, None
+    if out_of_distribution is not False:  # what the network says of such a cell is no ground for a priority or a gain
+        pi, reason, priority, gain = 1.0, _UNLIKE if out_of_distribution else _UNCHECKED, 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
         pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient that is read twice")
     return TriageResult("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)

@@ -100,7 +100,7 @@ def load_release_view(session: Session, context: ServiceContext, release_id: uui
     row = releases_service.existing_release(session, release_id)
     detail, held_out = releases_service.read_release_detail(session, release_id), row.card.get("held_out", {})
     gate, compared = detail.gate, []
-    if gate is not None and {"champion", "candidate"} <= held_out.keys():
+    if gate is not None and not detail.metrics_stated_by_maker and {"champion", "candidate"} <= held_out.keys():
         before, after = held_out["champion"], held_out["candidate"]
         compared = [
             (name, METRIC_MEANINGS[name], MetricOut(**before[name]), MetricOut(**after[name]))

@@ -733,7 +733,7 @@ def _create_tables() -> None:
         sa.Column("log_concentration", sa.Float(precision=53), nullable=True),
         sa.Column("disagreement_prob", sa.Float(precision=53), nullable=False),
         sa.Column("members", sa.LargeBinary(), nullable=True),
-        sa.Column("out_of_distribution", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("out_of_distribution", sa.Boolean(), nullable=True),
         sa.Column("trained_on", sa.String(length=11), nullable=True),
         sa.Column("unlike_reasons", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("unlike_distance", sa.Float(precision=53), nullable=True),

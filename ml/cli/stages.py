@@ -339,4 +339,6 @@ def _disagreement_words(row: "ImagePrediction") -> str:
     marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
     if row["disagreement_constant"]:
         marked = " (a constant)"
+    if row["out_of_distribution"] is None:
+        marked += "; image not checked: the release has no check for unlike ones"
     return f"experts would disagree {row['disagreement_prob']:.3f}{marked}"

@@ -1,4 +1,4 @@
-"""Adaptation of a release to a laboratory's annotators, without a service."""
+"""Adaptation of a release to a laboratory's annotators and images, without a service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,22 @@ import numpy.typing as npt
 from ml.annotations import Annotations
 from ml.calibration.calibration import Calibration
 from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, recalibrate_for_annotators, require_head
+from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import pixel_digest
 from ml.metrics import evaluate
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.paired_difference import paired_change
-from ml.release.artifact import Release, read_release, require_empty, write_recalibrated
+from ml.release.artifact import (
+    FAMILIARITY_FILE,
+    Release,
+    ReleaseError,
+    read_release,
+    require_empty,
+    write_recalibrated,
+    write_release,
+)
 from ml.release.card import CARD_METRICS, CardContents
+from ml.release.ood_detector import MIN_IMAGES, DetectorInputs, fit_ood_detector
 from ml.release.predictor import BATCH, Prediction, Predictor
 from ml.release.score import decode_file, listed_images
 from ml.release.training_index import INDEX_FILE
@@ -42,7 +52,8 @@ class AdaptReport(TypedDict):
     # known, or unknown if the release carries no digests of its images
     trained_on: str
     n_without_labels: int
-    n_unlike: int
+    # None if the release has no check
+    n_unlike: int | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ def adapt_release(
         "n_left_out": int((uses != "").sum()),
         "trained_on": "unknown" if release.training is None else "known",
         "n_without_labels": n_without,
-        "n_unlike": int(kept.unlike.sum()),
+        "n_unlike": None if release.detector is None else int(kept.unlike.sum()),
     }
 
 
@@ -190,3 +201,31 @@ def _write(
     if fuse is not None:
         files["fused.onnx"] = fuse(release, adaptation.calibration)
     return write_recalibrated(out, release, adaptation.calibration, card, files)
+
+
+_CHECKED = "Its check for unlike images was fitted when it was added, to {n:,} images that it did not learn from."
+
+
+def add_ood_check(release: Release, images: Path, out: Path) -> Release:
+    """Write a release again with a check that is fitted to images like those that it will predict."""
+    if release.detector is not None:
+        raise ReleaseError(f"{release.path}: has a check for unlike images already; leave --fit-ood-check out")
+    predictor, paths, detector = Predictor(release), listed_images(images)[1], None
+    if len(paths) >= 2 * MIN_IMAGES:
+        first, second = (_detector_inputs(predictor, paths[start::2]) for start in (0, 1))
+        columns = feature_columns(release.preprocessing.size, release.preprocessing.channels)
+        detector = fit_ood_detector(first, second, columns)
+    if detector is None:
+        raise ValueError(f"{images}: contains {len(paths):,} images; a check needs at least {2 * MIN_IMAGES}")
+    kept = set(release.card["files"]) - {"calibration.json", "README.md"}
+    files = {name: (release.path / name).read_bytes() for name in sorted(kept)}
+    files[FAMILIARITY_FILE] = detector.to_bytes()
+    card: CardContents = release.card.copy()
+    card["limits_of_use"] = [*card["limits_of_use"], _CHECKED.format(n=len(paths))]
+    return write_release(out, files, release.calibration, card, (release.path / "README.md").read_text())
+
+
+def _detector_inputs(predictor: Predictor, paths: list[Path]) -> DetectorInputs:
+    pixels = [predictor.pixels([decode_file(path)])[0] for path in paths]
+    logits, features = predictor.outputs(pixels)
+    return DetectorInputs(features, logits, compute_quality_features(np.stack(pixels)))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ml.calibration.calibrators import Calibration
 from ml.images.preprocess import Preprocessing
-from ml.release.card import Card, CardContents, readme_text
+from ml.release.card import Card, CardContents, has_measured_metrics, measured_reference, readme_text
 from ml.release.dropout_head import DropoutHead
 from ml.release.ood_detector import FeatureDistance, OodDetector
 from ml.release.training_index import INDEX_FILE, TrainingIndex
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
+#: Of the card and of what people read.
+MAX_TEXT_BYTES = 4_000_000
 _REQUIRED = ("network.onnx", "calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
@@ -72,6 +74,11 @@ class Release:
         return (logits, features) if self.head is None else self.head(np.asarray(features, dtype=np.float32))
 
 
+def has_ood_check(card: Card) -> bool:
+    """Whether the release of a card flags unlike images."""
+    return not {FAMILIARITY_FILE, DISTANCE_FILE}.isdisjoint(card["files"])
+
+
 def require_empty(path: Path) -> None:
     """Refuse a folder in which something lies."""
     if path.exists() and any(path.iterdir()):
@@ -87,10 +94,10 @@ def write_release(
     for name, data in files.items():
         write_bytes_atomically(path / name, data)
     write_json(path / "calibration.json", calibration.to_dict())
-    write_bytes_atomically(path / "README.md", (readme_text(card) if readme is None else readme).encode())
-    names = sorted({*files, "calibration.json", "README.md"})
-    hashes = {name: file_sha256(path / name) for name in names}
+    hashes = {name: file_sha256(path / name) for name in (*files, "calibration.json")}
     complete: Card = {**card, "version": CARD_VERSION, "files": hashes}
+    write_bytes_atomically(path / "README.md", (readme_text(complete) if readme is None else readme).encode())
+    hashes["README.md"] = file_sha256(path / "README.md")
     write_json(path / "card.json", complete)
     return read_release(path)
 
@@ -101,8 +108,14 @@ def write_recalibrated(
     """Write the parent's network and checks with another calibration."""
     kept = ("network.onnx", *KEPT_FILES, INDEX_FILE)
     of_parent = {name: (parent.path / name).read_bytes() for name in kept if name in parent.card["files"]}
-    # recall, baseline and shifts are of the parent as it was trained
+    # recall, baseline and shifts are of the parent as it was trained; held-out metrics were measured on its network
     contents: CardContents = {**card, "recall": [], "baseline": None, "shifts": []}
+    contents["measured_network_sha256"] = parent.network_sha256
+    reference = measured_reference(parent.card)
+    if reference is not None:
+        contents["reference"] = reference
+    if not has_measured_metrics(parent.card):
+        contents["parity"] = None
     return write_release(path, of_parent | dict(files or {}), calibration, contents)
 
 
@@ -112,6 +125,7 @@ def read_release(path: Path) -> Release:
     if not card_path.is_file() or card_path.is_symlink():
         raise ReleaseError(f"{path}: not a release (no card.json)")
     try:
+        _require_size(card_path, MAX_TEXT_BYTES)
         card = cast(Card, read_json(card_path))  # missing keys fail when read
         _verify_files(path, card)
         classes = tuple(str(info["code"]) for info in card["classes"])
@@ -129,7 +143,7 @@ def read_release(path: Path) -> Release:
             raise ReleaseError(f"{path}: card.json does not say of {INDEX_FILE} what is in it")
     except ReleaseError:
         raise
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise ReleaseError(f"{path}: the release cannot be read: {exc}") from exc
     return Release(
         path=path,
@@ -150,6 +164,11 @@ def _part(path: Path, card: Card, name: str, read: Callable[[bytes], T]) -> T | 
     return read((path / name).read_bytes()) if name in card["files"] else None
 
 
+def _require_size(file: Path, most: int) -> None:
+    if file.stat().st_size > most:
+        raise ReleaseError(f"{file}: larger than {most:,} bytes")
+
+
 def _verify_files(path: Path, card: Card) -> None:
     if card["version"] != CARD_VERSION:
         raise ReleaseError(f"{path}: card version {card['version']} is not {CARD_VERSION}, which this code reads")
@@ -166,8 +185,7 @@ def _verify_files(path: Path, card: Card) -> None:
         file = path / name
         if file.is_symlink() or not file.is_file():
             raise ReleaseError(f"{file}: missing, or not a plain file")
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise ReleaseError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes")
+        _require_size(file, MAX_TEXT_BYTES if file.suffix == ".md" else MAX_FILE_BYTES)
         if file_sha256(file) != digest:
             raise ReleaseError(f"{file}: does not match its sha256 in card.json; the file was changed")
 

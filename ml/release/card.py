@@ -12,6 +12,7 @@ from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.images.standard_shifts import STANDARD_SHIFTS
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.losses import Verdict
+from ml.release.ood_detector import FALSE_ALARM_RATE
 from ml.release.training_index import TrainingDocument
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ class RecalibrationDocument(TypedDict):
 
 
 class CardContents(TypedDict):
-    """A release's card without its files; ``held_out`` is by step."""
+    """A release's card without its files.
+
+    ``held_out`` is by step; ``measured_network_sha256`` is of the network on which the card's metrics were measured.
+    """
 
     name: str
     classes: list[ClassDocument]
@@ -156,6 +160,7 @@ class CardContents(TypedDict):
     disagreement: NotRequired[DisagreementDocument | None]
     held_out: dict[str, dict[str, EstimateDocument]]
     n_held_out: int
+    measured_network_sha256: NotRequired[str]
     parity: ParityDocument | None
     parent: NotRequired[str | None]
     versions: dict[str, str]
@@ -177,6 +182,19 @@ class Card(CardContents):
     files: dict[str, str]
 
 
+def has_measured_metrics(card: Card) -> bool:
+    """Whether the metrics were measured on this network; otherwise they are stated by the maker."""
+    return card.get("measured_network_sha256") == card["files"]["network.onnx"]
+
+
+def measured_reference(card: Card) -> ReferenceDocument | None:
+    """Reference statistics without those of another network."""
+    if "reference" not in card or has_measured_metrics(card):
+        return card.get("reference")
+    unknown: ReferenceDocument = {**card["reference"], "distance_sq_mean": None, "distance_sq_sd": None}
+    return {**unknown, "n_distance": None, "false_alarm_rate": FALSE_ALARM_RATE}
+
+
 _METRICS = {
     "agreement": "share of the experts who name the most probable class",
     "L": "squared error of the class probabilities for one expert's label (0 best, 2 worst)",
@@ -196,9 +214,10 @@ CARD_METRICS = tuple(_METRICS)
 _SHIFTS = {shift.name: shift.standard for shift in STANDARD_SHIFTS}
 
 
-def readme_text(card: CardContents) -> str:
+def readme_text(card: Card) -> str:
     """The card as Markdown, for people."""
-    return str(_templates().get_template("readme.md").render(card=card, metrics=_METRICS, shifts=_SHIFTS))
+    stated, template = not has_measured_metrics(card), _templates().get_template("readme.md")
+    return str(template.render(card=card, metrics=_METRICS, shifts=_SHIFTS, stated=stated))
 
 
 def adaptation_sentence(change: AdaptationDocument) -> str:

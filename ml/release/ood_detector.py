@@ -25,7 +25,9 @@ FAMILIAR_SHARE = 0.995
 #: The check of the network's features; others are of image quality.
 FEATURES = "features"
 VERSION = 1
-_MIN_IMAGES, _MIN_OF_CLASS = 20, 5
+#: Images with which a check is fitted at least, and as many others to set its limit.
+MIN_IMAGES = 20
+_MIN_OF_CLASS = 5
 _QUANTILES = (0.8, 0.99)
 _TINY = 1e-12
 _ARRAYS = ("means", "whitening", "scale")
@@ -87,6 +89,12 @@ class OodScores:
     percentile: FloatArray
     # checks beyond the limit of each image, the largest score first
     reasons: list[list[str]]
+
+    @property
+    def flags(self) -> list[bool | None]:
+        """Flag of each image, None if nothing checked it."""
+        flags = zip(self.flagged, np.isnan(self.distance), strict=True)
+        return [None if unknown else bool(flag) for flag, unknown in flags]
 
 
 @dataclass(frozen=True)
@@ -234,7 +242,7 @@ def fit_ood_detector(
 ) -> OodDetector | None:
     """Fit and scale the checks; None with fewer than 20 images."""
     # not on images that the network was fitted to: their features lie closer together
-    if min(len(familiar.features), len(held_out.features)) < _MIN_IMAGES:
+    if min(len(familiar.features), len(held_out.features)) < MIN_IMAGES:
         return None
     n_classes = familiar.logits.shape[1]
     checks = {}
@@ -276,7 +284,7 @@ def fit_feature_distance(familiar: npt.ArrayLike, held_out: npt.ArrayLike) -> Fe
     """Fit distance and threshold; None with fewer than 20 images."""
     # The covariance is shrunk towards its diagonal by D / (D + N), and stays invertible.
     inner, outer = np.asarray(familiar, dtype=np.float64), np.asarray(held_out, dtype=np.float64)
-    if min(len(inner), len(outer)) < _MIN_IMAGES:
+    if min(len(inner), len(outer)) < MIN_IMAGES:
         return None
     n, d = inner.shape
     covariance = np.cov(inner, rowvar=False).reshape(d, d)

@@ -34,9 +34,9 @@ def decode_file(path: Path) -> Image.Image:
 class ImagePrediction(TypedDict):
     """The prediction of one image file, as ``secondread predict --json`` prints it.
 
-    The disagreement probability of an image unlike those that the release was made from is withheld; ``reasons`` are
-    the checks that it fails, ``distance`` is 1 at the limit of flagging, ``distance_percentile`` that of the held-out
-    images that are nearer.
+    The disagreement probability of an image unlike those that the release was made from is withheld;
+    ``out_of_distribution`` is None if the release has no check. ``reasons`` are the checks that the image fails,
+    ``distance`` is 1 at the limit of flagging, ``distance_percentile`` that of the held-out images that are nearer.
     """
 
     image: str
@@ -46,7 +46,7 @@ class ImagePrediction(TypedDict):
     disagreement_prob_raw: float
     disagreement_calibrated: bool
     disagreement_constant: bool
-    out_of_distribution: bool
+    out_of_distribution: bool | None
     reasons: list[str]
     distance: float | None
     distance_percentile: float | None
@@ -64,7 +64,7 @@ def predict_files(
         distribution, unlike = plain.distribution, plain.unlikeness
         if tta is not None:
             distribution = predictor.predict_augmented(images, samples=tta, seed=seed)
-        phi, flagged = float(distribution.disagreement_probs[0]), bool(unlike.flagged[0])
+        phi, flagged = float(distribution.disagreement_probs[0]), unlike.flags[0]
         a = distribution.log_concentration if isinstance(distribution, DirichletCpe) else None
         rows.append(
             {
@@ -95,7 +95,7 @@ def prediction_columns(
     return columns | {
         "disagreement_prob": np.where(unlike.flagged, np.nan, distribution.disagreement_probs),
         "disagreement_prob_raw": distribution.disagreement_probs,
-        "out_of_distribution": unlike.flagged,
+        "out_of_distribution": np.ma.masked_array(unlike.flagged, np.isnan(unlike.distance)),
         "reasons": [" ".join(reasons) for reasons in unlike.reasons],
         "distance": unlike.distance,
         "distance_percentile": unlike.percentile,

@@ -1,5 +1,6 @@
 """Stage 3: trained network + calibration → a release folder, after a parity check of ONNX against torch."""
 
+import hashlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,7 @@ def export_run(
         images = folder.read_held_out()
         counts = folder.read_outputs().label_counts[images.rows]
         card["shifts"] = try_shifts(images.pixels, counts, files, calibration, card, shifts)
+    card["measured_network_sha256"] = hashlib.sha256(files["network.onnx"]).hexdigest()
     return write_release(out, files, calibration, card)
 
 

@@ -10,6 +10,7 @@ servers on such processors.
 Source: B. Jacob et al., CVPR 2018; ONNX Runtime, "Quantize ONNX models".
 """
 
+import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
@@ -289,6 +290,7 @@ def quantize_release(
         rows = np.sort(np.random.default_rng([wish.seed, 1]).permutation(data.rows("test"))[:SHIFTED_IMAGES])
         trial = ShiftTrial(None, partial(observer, "standard shifts"))
         card["shifts"] = try_shifts(data.pixels[rows], data.label_counts[rows], files, calibration, card, trial)
+    card["measured_network_sha256"] = hashlib.sha256(network).hexdigest()
     written = write_release(out, files, calibration, card)
     return {
         "release": str(out),

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 7b2ccdf3d06065c1.
+"""Operations of the API. Made from the OpenAPI document a6056b77dd7f3500.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 7b2ccdf3d06065c1.
+"""What the API takes and answers. Made from the OpenAPI document a6056b77dd7f3500.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -414,14 +414,16 @@ class DrawsOut(BaseModel):
 
 class DriftOut(BaseModel):
     """
-    How far images and labels have moved from those that the release was made from; `site` null: all.
+    How far images and labels have moved from those that the release was made from.
+
+    `site` null: all; `unfamiliar_share` null: the release has no check for unlike images.
     """
 
     site: str | None
     n_cases: int
     stain_shift: list[float] | None
     feature_shift: float | None
-    unfamiliar_share: float
+    unfamiliar_share: float | None
     label_shift: float | None
     label_p_value: float | None
     warnings: list[str]
@@ -970,7 +972,7 @@ class PredictionOut(BaseModel):
     """
     A prediction by a release.
 
-    `reasons`: checks that the image fails, the strangest first: place, size, focus, stain, features. `distance`: of the strangest check, 1 where images are flagged; `distance_percentile`: of the held-out images that are nearer.
+    `out_of_distribution`: whether the image is unlike those that the release was made from; null where the release has no check, and the case is then read twice. `reasons`: checks that the image fails, the strangest first: place, size, focus, stain, features. `distance`: of the strangest check, 1 where images are flagged; `distance_percentile`: of the held-out images that are nearer.
     """
 
     class_probs: dict[str, float]
@@ -983,7 +985,7 @@ class PredictionOut(BaseModel):
     release: str
     classes: list[str]
     triage: TriageOut
-    out_of_distribution: bool
+    out_of_distribution: bool | None
     reasons: list[str]
     distance: float | None
     distance_percentile: float | None
@@ -1269,6 +1271,16 @@ class ReleaseDetailOut(BaseModel):
     aliases: list[str]
     classes: list[ClassOut]
     disagreement_calibrated: bool
+    out_of_distribution_check: Annotated[
+        bool,
+        Field(description="Whether it notices images unlike its own; without, each of its cases is read twice."),
+    ]
+    metrics_stated_by_maker: Annotated[
+        bool,
+        Field(
+            description="The card does not name this network as the one that its metrics were measured on; neither the gate nor a report uses them."
+        ),
+    ]
     card_sha256: str
     parent: str | None
     gate_passed: bool | None
@@ -1291,6 +1303,16 @@ class ReleaseOut(BaseModel):
     aliases: list[str]
     classes: list[ClassOut]
     disagreement_calibrated: bool
+    out_of_distribution_check: Annotated[
+        bool,
+        Field(description="Whether it notices images unlike its own; without, each of its cases is read twice."),
+    ]
+    metrics_stated_by_maker: Annotated[
+        bool,
+        Field(
+            description="The card does not name this network as the one that its metrics were measured on; neither the gate nor a report uses them."
+        ),
+    ]
     card_sha256: str
     parent: str | None
     gate_passed: bool | None

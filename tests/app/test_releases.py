@@ -31,20 +31,23 @@ from ml.datasets.cells import AnnotatorPool, simulate_cell
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.images.preprocess import decode_image
 from ml.metrics import evaluate
-from ml.release.artifact import read_release
+from ml.release.artifact import FAMILIARITY_FILE, read_release
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Prediction, Predictor, prediction_of
+from ml.tables.reading import read_table
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
 from ml.training.run_folder import RunFolder
 from ml.util.arrays import FloatArray
-from ml.util.files import read_json
+from ml.util.files import file_sha256, read_json
 from tests.app.test_gate_memory import promote
 from tests.app.test_leases import answer_all, classes_of
+from tests.support.command import run_here
 from tests.support.images import encode
 from tests.support.jobs import finish_job, work_off
-from tests.support.service import Service, cell_png, collect, store
-from tests.support.tiny_release import edit_release, with_familiarity
+from tests.support.sabotage import undone
+from tests.support.service import Service, cell_png, collect, put_release, store
+from tests.support.tiny_release import edit_release, with_familiarity, with_stated_metrics, without_check
 
 
 def published(service: Service) -> list[tuple[UUID, datetime]]:
@@ -190,6 +193,62 @@ def add(service: Service, path: Path) -> str:
     """As `release add` does it: the network is tried in a limited process first."""
     context = service.context
     return str(add_release(context.database, context.keys.audit, path, context.folders)[0].id)
+
+
+def release_add(service: Service, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[Any, str]:
+    """Document and warnings of the command."""
+    settings = service.context.settings
+    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
+    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
+    assert settings.secret_key is not None
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.secret_key.get_secret_value())
+    done = run_here("release", "add", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_adding_a_release_without_a_check_warns_and_offers_to_fit_one(
+    service: Service, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cells = without_check(tiny_release, tmp_path / "unchecked"), tmp_path / "cells"
+    cells.mkdir()
+    for number in range(40):
+        (cells / f"{number}.png").write_bytes(cell_png(number))
+    plain, warning = release_add(service, monkeypatch, folder)
+    assert (plain["out_of_distribution_check"], warning.count("--fit-ood-check")) == (False, 1)
+    fitted, quiet = release_add(service, monkeypatch, folder, "--fit-ood-check", cells)
+    assert (fitted["out_of_distribution_check"], quiet) == (True, "")
+    stored = read_release(service.context.folders.path(f"releases/{fitted['id']}"))
+    assert stored.card["files"][FAMILIARITY_FILE] == file_sha256(stored.path / FAMILIARITY_FILE)
+    assert stored.card_sha256 == fitted["card_sha256"] != plain["card_sha256"]
+    assert release_add(service, monkeypatch, folder, "--fit-ood-check", cells)[0]["id"] == fitted["id"]
+    left = [path.name for path in service.context.settings.releases_folder.iterdir()]
+    assert len(left) == 3, left
+
+
+def test_metrics_that_are_not_of_this_network_are_marked_and_shown_as_those_of_the_maker(
+    service: Service, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = read_release(tiny_release).card
+    held_out = dict.fromkeys(("champion", "candidate"), card["held_out"]["with concentration head"])
+    shift = {"kind": "noise", "strength": "mild", "n": 9, "flagged": 0.5, "agreement": 0.5, "mean_disagreement": 0.5}
+    folder = with_stated_metrics(tiny_release, tmp_path / "stated", held_out=held_out, shifts=[shift])
+    stated, warning = release_add(service, monkeypatch, folder)
+    assert (stated["metrics_stated_by_maker"], "stated by the maker" in warning) == (True, True)
+    champion = service.get("viewer", "/v1/releases").json()["items"][-1]
+    assert champion["metrics_stated_by_maker"] is False
+    collect(service, [cell_png(number) for number in range(30)], patients=True)
+    assert promote(service, stated["id"], despite_gate=True).status_code == 200
+    drift = service.get("viewer", "/v1/metrics?partition=all").json()["drift"]
+    assert [row["feature_shift"] for row in drift] == [None]
+    assert promote(service, champion["id"], despite_gate=True).status_code == 200
+    service.post("admin", f"/v1/releases/{stated['id']}/judgements")
+    work_off(service.context)
+    page = service.get("admin", f"/releases/{stated['id']}").text
+    assert "stated by the maker" in page
+    assert "Against the champion at that time" in page
+    assert "Champion and candidate" not in page
+    assert "stated by the maker" not in service.get("admin", f"/releases/{champion['id']}").text
 
 
 @pytest.mark.slow
@@ -436,3 +495,47 @@ def test_a_plan_says_how_many_double_reads_and_whether_at_all(service: Service) 
     plan.write_text(json.dumps({"methods": ["temperature"]}))
     assert "allows the methods temperature, not adapt" in adapted(service)["error"]
     assert "other annotators" not in service.get("admin", "/releases").text
+
+
+def test_an_export_has_the_flag_of_each_case(checking: Service, tmp_path: Path) -> None:
+    for name, data in (("strange", STRANGE), ("familiar", cell_png(1))):
+        checking.outside_label(checking.add_case(name, data)["id"], "rita", "blast")
+    checking.export(tmp_path / "export", images=False, kind="parquet")
+    table = read_table(tmp_path / "export" / "predictions.parquet")
+    flags = dict(zip(table.column("case_id").to_pylist(), table.column("out_of_distribution").to_pylist(), strict=True))
+    assert flags == {"strange": True, "familiar": False}
+
+
+@pytest.fixture
+def unchecking(service: Service, tiny_release: Path, tmp_path: Path) -> Service:
+    """A service on a release with no check."""
+    context = service.context
+    with context.database.write() as session:
+        unchecked = without_check(tiny_release, tmp_path / "unchecked")
+        row = put_release(session, context.keys.audit, unchecked, context.settings.releases_folder)
+        move_alias(session, context, "test", "champion", row.id, "test", None, despite_gate=True)
+    return service
+
+
+@undone("T8", "no check is no clean result", OodScores, "flags", property(lambda scores: scores.flagged.tolist()))
+def test_what_nothing_checked_is_null_everywhere_and_read_twice(unchecking: Service, tmp_path: Path) -> None:
+    stateless = unchecking.post("viewer", "/v1/predictions", files={"image": ("x.png", STRANGE)}).json()
+    case = unchecking.add_case("strange", STRANGE)
+    history = unchecking.get("viewer", f"/v1/cases/{case['id']}/predictions").json()["items"][0]
+    for prediction in (stateless, case["prediction"], history):
+        assert (prediction["out_of_distribution"], prediction["distance"], prediction["reasons"]) == (None, None, [])
+        assert prediction["disagreement_prob"] is not None
+        triage = prediction["triage"]
+        assert (triage["decision"], triage["pi"], triage["expected_gain"]) == ("second_read", 1, None)
+        assert triage["reason"].startswith("nothing checked")
+    collect(unchecking, [cell_png(number) for number in range(30)], patients=False)
+    drift = unchecking.get("viewer", "/v1/metrics?partition=all").json()["drift"]
+    assert [row["unfamiliar_share"] for row in drift] == [None]
+    unchecking.export(tmp_path / "export", images=False)
+    exported = read_table(tmp_path / "export" / "predictions.csv")
+    assert set(exported.column("out_of_distribution").to_pylist()) <= {None, ""}
+    detail = unchecking.get("viewer", f"/v1/releases/{case['prediction']['release']}").json()
+    assert detail["out_of_distribution_check"] is False
+    for page in ("/worklist", f"/cases/{case['id']}"):
+        assert "not checked" in unchecking.get("viewer", page).text
+    assert "no check for unlike images" in unchecking.get("admin", f"/releases/{detail['id']}").text

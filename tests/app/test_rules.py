@@ -56,7 +56,8 @@ def test_a_case_is_selected_above_the_threshold_and_the_reason_says_so() -> None
 
 
 def test_unfamiliar_cells_are_always_read_and_near_duplicates_not_twice() -> None:
-    assert decide_triage(SURE, RULE, out_of_distribution=True).decision == "second_read"
+    for flag in (True, None):  # None: nothing checked
+        assert decide_triage(SURE, RULE, out_of_distribution=flag).decision == "second_read"
     assert decide_triage(UNSURE, RULE, near_duplicate=True).decision == "single_read"
     assert decide_triage(UNSURE, RULE, near_duplicate=True, out_of_distribution=True).decision == "second_read"
 

@@ -19,7 +19,8 @@ from ml.images.picture import difference_hash, hash_distance
 from ml.images.preprocess import Pixels
 from ml.images.standard_shifts import HUE, STANDARD_SHIFTS, StandardShift, shifted, shifts_for, turned_hue
 from ml.metrics import evaluate
-from ml.release.artifact import FAMILIARITY_FILE, Release, read_release
+from ml.release.adapting import add_ood_check
+from ml.release.artifact import FAMILIARITY_FILE, Release, ReleaseError, read_release
 from ml.release.card import readme_text
 from ml.release.ood_detector import (
     FEATURES,
@@ -39,8 +40,9 @@ from ml.training.export import export_run
 from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite
 from ml.training.run_folder import RunFolder
 from ml.util.arrays import FloatArray
+from tests.support.command import run_here
 from tests.support.images import encode
-from tests.support.tiny_release import with_familiarity
+from tests.support.tiny_release import with_familiarity, without_check
 
 COLUMNS = {"place": slice(0, 2), "stain": slice(2, 6)}
 
@@ -474,6 +476,53 @@ def test_a_release_of_before_flags_by_the_distance_alone_as_it_did(tiny_release:
     assert quality_features_for_release(predictor.release, np.stack(predictor.pixels(decoded))) is None
     rows = predict_files(tiny_release, sorted(images.iterdir()))
     assert all(row["distance_percentile"] is None for row in rows)
+
+
+@pytest.fixture(scope="module")
+def unchecked(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny release with no check at all."""
+    return without_check(tiny_release, tmp_path_factory.mktemp("unchecked") / "release")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_release_without_a_check_does_not_claim_that_an_image_is_familiar(
+    unchecked: Path, images: Path, kind: str
+) -> None:
+    rows = predict_files(unchecked, sorted(images.iterdir()))
+    assert {(row["out_of_distribution"], row["distance"], len(row["reasons"])) for row in rows} == {(None, None, 0)}
+    assert [row["disagreement_prob"] for row in rows] == [row["disagreement_prob_raw"] for row in rows]
+    assert '"out_of_distribution": null' in run_here("predict", unchecked, images / "strange.png", "--json").stdout
+    assert "not checked" in run_here("predict", unchecked, images / "strange.png").stdout
+    out = images.parent / f"predictions.{kind}"
+    score_images(unchecked, images, out)
+    table = read_table(out)
+    assert set(table.column("out_of_distribution").to_pylist()) <= {None, ""}
+    assert None not in table.column("disagreement_prob").to_pylist()
+
+
+def test_a_check_is_fitted_to_images_and_travels_with_the_release(
+    unchecked: Path, images: Path, tmp_path: Path
+) -> None:
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    for index in range(240):
+        (cells / f"{index}.png").write_bytes(encode(simulate_cell(100 + index, seed=21, size=32).pixels))
+    before = read_release(unchecked)
+    fitted, again = (add_ood_check(before, cells, tmp_path / name) for name in ("one", "two"))
+    assert fitted.card_sha256 == again.card_sha256
+    assert set(fitted.card["files"]) - set(before.card["files"]) == {FAMILIARITY_FILE}
+    assert fitted.network_sha256 == before.network_sha256
+    assert "240 images" in fitted.card["limits_of_use"][-1]
+    assert (fitted.path / "README.md").read_bytes() == (unchecked / "README.md").read_bytes()
+    rows = predict_files(fitted.path, [*images.iterdir()])
+    flags = {Path(row["image"]).stem: row["out_of_distribution"] for row in rows}
+    assert flags.pop("strange") is True
+    assert sum(map(bool, flags.values())) <= 1
+    with pytest.raises(ReleaseError, match="has a check for unlike images already"):
+        add_ood_check(fitted, cells, tmp_path / "three")
+    with pytest.raises(ValueError, match="9 images; a check needs at least 40"):
+        add_ood_check(before, images, tmp_path / "four")
+    assert not (tmp_path / "four").exists()
 
 
 def test_a_file_of_another_version_is_refused(checked: Path) -> None:

@@ -24,7 +24,9 @@ from PIL import Image
 
 from ml.datasets.cells import load_cells, simulate_cells
 from ml.images.preprocess import decode_image, pixel_digest
-from ml.release.artifact import ReleaseError, read_release
+from ml.release import card as cards
+from ml.release.artifact import ReleaseError, read_release, write_recalibrated
+from ml.release.card import has_measured_metrics, measured_reference, readme_text
 from ml.release.device import (
     SIZES,
     DeviceError,
@@ -47,8 +49,9 @@ from ml.tables.streaming import evaluate_stream
 from ml.util.files import file_sha256, read_json, write_json
 from tests.support.command import run_here
 from tests.support.images import encode, exif_rotated, photo
+from tests.support.sabotage import undone
 from tests.support.shards import manifest
-from tests.support.tiny_release import with_training
+from tests.support.tiny_release import with_stated_metrics, with_training
 
 Images = npt.NDArray[np.float32]
 
@@ -362,6 +365,41 @@ def test_a_release_says_what_is_in_its_index(tiny_release: Path, tmp_path: Path)
     write_json(copy / "card.json", card)
     with pytest.raises(ReleaseError, match=INDEX_FILE):
         read_release(copy)
+
+
+STATED = "stated by the maker"
+
+
+@undone("T8", "metrics belong to the network that they name", cards, "has_measured_metrics", lambda card: True)
+def test_metrics_of_another_network_are_those_of_the_maker(tiny_release: Path, tmp_path: Path) -> None:
+    measured = read_release(tiny_release)
+    stated = read_release(with_stated_metrics(tiny_release, tmp_path / "stated"))
+    older = read_release(with_stated_metrics(tiny_release, tmp_path / "older", measured_network_sha256=None))
+    assert [has_measured_metrics(release.card) for release in (measured, stated, older)] == [True, False, False]
+    assert STATED not in readme_text(measured.card)
+    assert STATED in readme_text(stated.card)
+    assert measured_reference(measured.card) == measured.card["reference"]
+    reference = measured_reference(stated.card)
+    assert reference is not None
+    assert reference["stain_mean"] == measured.card["reference"]["stain_mean"]
+    assert (reference["distance_sq_mean"], reference["false_alarm_rate"]) == (None, 0.01)
+
+
+def test_a_recalibration_binds_what_it_measured_and_no_more(tiny_release: Path, tmp_path: Path) -> None:
+    parent = read_release(with_stated_metrics(tiny_release, tmp_path / "stated"))
+    release = write_recalibrated(tmp_path / "recalibrated", parent, parent.calibration, parent.card)
+    assert has_measured_metrics(release.card)
+    assert release.card["reference"] == measured_reference(parent.card)
+    assert release.card["parity"] is None
+
+
+@pytest.mark.parametrize("name", ["card.json", "README.md"])
+def test_endless_text_in_a_release_is_refused(tiny_release: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(tiny_release, tmp_path / "long"))
+    text = (folder / name).read_text()
+    (folder / name).write_text(text + " " * 5_000_000)
+    with pytest.raises(ReleaseError, match=rf"{name}: larger than 4,000,000 bytes"):
+        read_release(folder)
 
 
 @pytest.mark.slow

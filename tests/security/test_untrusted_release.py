@@ -107,12 +107,52 @@ def custom_operator(model: onnx.ModelProto) -> None:
     _before(model, helper.make_node("Phone", ["image"], ["changed"], domain="com.example"))
 
 
+def blind_to_white(model: onnx.ModelProto) -> None:
+    """The network takes the logarithm of one less the mean of its input, which a white image does not have."""
+    one = helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])
+    model.graph.initializer.append(one)
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["mean"], keepdims=0),
+        helper.make_node("Sub", ["one", "mean"], ["less"]),
+        helper.make_node("Log", ["less"], ["log"]),
+        helper.make_node("Add", ["image", "log"], ["changed"]),
+    ]
+    _before(model, *nodes)
+
+
+def infinite_features(model: onnx.ModelProto) -> None:
+    """The network divides by the range of each colour, which a black image does not have."""
+    _constant(model, "axes", 2, 3)
+    _before(
+        model,
+        helper.make_node("ReduceMax", ["image", "axes"], ["high"]),
+        helper.make_node("ReduceMin", ["image", "axes"], ["low"]),
+        helper.make_node("Sub", ["high", "low"], ["range"]),
+        helper.make_node("Div", ["image", "range"], ["changed"]),
+    )
+
+
+def long_description(model: onnx.ModelProto) -> None:
+    """The graph is described in 50 MB."""
+    model.graph.doc_string = "x" * 50_000_000
+
+
+def long_words_of_a_tensor(model: onnx.ModelProto) -> None:
+    """A constant has 50 MB of text."""
+    words = onnx.TensorProto(name="words", data_type=TensorProto.STRING, dims=[1], string_data=[b"x" * 50_000_000])
+    model.graph.initializer.append(words)
+
+
 HOSTILE = {
     endless: "contains Loop",
     forty_gibibytes: "cannot run it",
     other_file: "in another file",
     other_file_of_a_constant: "in another file",
     custom_operator: "contains Phone of com.example",
+    blind_to_white: "the answer to a white image is not finite",
+    infinite_features: "the answer to a black image is not finite",
+    long_description: "50.0 MB of text",
+    long_words_of_a_tensor: "50.0 MB of text",
 }
 
 
@@ -129,7 +169,17 @@ def hostile_release(source: Path, target: Path, change: Change) -> Path:
     return target
 
 
-@pytest.mark.parametrize("change", [endless, other_file, other_file_of_a_constant, custom_operator])
+@pytest.mark.parametrize(
+    "change",
+    [
+        endless,
+        other_file,
+        other_file_of_a_constant,
+        custom_operator,
+        long_description,
+        long_words_of_a_tensor,
+    ],
+)
 def test_a_graph_that_is_not_plain_is_refused_before_it_runs(
     tmp_path: Path, tiny_release: Path, change: Change
 ) -> None:
@@ -137,6 +187,15 @@ def test_a_graph_that_is_not_plain_is_refused_before_it_runs(
     with pytest.raises(ReleaseError, match=HOSTILE[change]):
         require_plain_graph(folder / "network.onnx")
     require_plain_graph(tiny_release / "network.onnx")
+
+
+@pytest.mark.parametrize("change", [blind_to_white, infinite_features])
+def test_a_network_that_has_no_answer_to_some_image_is_refused(
+    tmp_path: Path, tiny_release: Path, change: Change
+) -> None:
+    try_release(tiny_release)
+    with pytest.raises(ReleaseError, match=HOSTILE[change]):
+        try_release(hostile_release(tiny_release, tmp_path / "hostile", change))
 
 
 def test_what_is_no_onnx_file_is_said_so(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ and in faded stain (so that it still tells cells apart where a test lets the sta
 with a feature distance, a reference and held-out metrics on its card.
 """
 
+import hashlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -66,6 +67,7 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
         "distance_sq_sd": float(squared.std(ddof=1)),
         "n_distance": len(squared),
     }
+    card["measured_network_sha256"] = hashlib.sha256(network).hexdigest()
     files = {"network.onnx": network, DISTANCE_FILE: distance.to_bytes()}
     return write_release(path, files, fit.calibration, card).path
 
@@ -176,3 +178,18 @@ def with_familiarity(source: Path, out: Path) -> Path:
     found = fit_ood_detector(seen[0], seen[1], feature_columns(SIDE, 3))
     assert found is not None
     return edit_release(source, out, {FAMILIARITY_FILE: found.to_bytes()})
+
+
+def without_check(source: Path, out: Path) -> Path:
+    """The same release with nothing that notices unlike images."""
+    shutil.copytree(source, out)
+    (out / DISTANCE_FILE).unlink()
+    card = read_json(out / "card.json")
+    del card["files"][DISTANCE_FILE]
+    write_json(out / "card.json", card)
+    return read_release(out).path
+
+
+def with_stated_metrics(source: Path, out: Path, **changes: Any) -> Path:
+    """The same release with a card whose metrics were measured on another network."""
+    return read_release(edit_release(source, out, measured_network_sha256="0" * 64, **changes)).path

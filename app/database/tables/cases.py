@@ -85,8 +85,8 @@ class CasePrediction(IdentifiedRow, BaseTable):
     disagreement_prob: Mapped[float] = mapped_column(sa.Float(53), index=True)
     # of an ensemble: what ``app.predictions.stored`` makes its posterior from
     members: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
-    # farther from the training cells than held-out cells are
-    out_of_distribution: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
+    # farther from the training cells than held-out cells are; null if the release has no check
+    out_of_distribution: Mapped[bool | None]
     # the release was trained on this image, or on others of its patient: network or calibration, null for neither
     trained_on: Mapped[str | None] = mapped_column(sa.String(11))
     # checks by which the image is unlike those that the release was made from, the strangest first; null for none
