@@ -15,7 +15,7 @@ async def parse_if_match(
 ) -> int | None:
     """Revision that the caller saw; None for any."""
     if if_match is None:
-        raise PreconditionRequired("send If-Match with the revision that you saw")
+        raise PreconditionRequired("send If-Match with the revision that you last read")
     if if_match.strip() == "*":
         return None
     digits = if_match.strip().removeprefix("W/").strip('"')

@@ -63,7 +63,7 @@ def set_targets(
         name: [getattr(before, name), value] for name, value in new_values.items() if getattr(before, name) != value
     }
     if not changed:
-        raise Conflict("these are the targets in force already")
+        raise Conflict("these targets are already in force")
     version = before.version + 1
     session.add(ReportTargets(version=version, created_by=principal.account_id, reason=body.reason, **new_values))
     session.flush()

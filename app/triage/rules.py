@@ -82,9 +82,9 @@ def decide_triage(
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
     pi, reason = _second_read_probability(rule, disagreement, gain)
     if out_of_distribution:  # what the network says of such a cell is no ground for a priority or a gain
-        pi, reason, priority, gain = 1.0, Message("unlike the cells that the network was trained on"), 1.0, None
+        pi, reason, priority, gain = 1.0, Message("out of distribution"), 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
-        pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient that is read twice")
+        pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient with a second read")
     return TriageResult("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
 
 
@@ -97,7 +97,7 @@ def _second_read_probability(rule: TriageRule, disagreement: float, gain: float 
     note = "" if gain is not None else Message(" (not calibrated)")
     if math.isinf(rule.threshold):
         return rule.audit_rate, Message(
-            "no threshold for {name} yet: too few earlier cases{note}", name=name, note=note
+            "no threshold for {name} yet: too few earlier cells{note}", name=name, note=note
         )
     selected = value > rule.threshold
     reason = Message(_REASONS[by_gain, selected, gain is not None], threshold=f"{rule.threshold:.{digits}f}")
@@ -106,7 +106,7 @@ def _second_read_probability(rule: TriageRule, disagreement: float, gain: float 
 
 def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[float, str]:
     if math.isinf(rule.threshold):
-        return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cases")
+        return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cells")
     pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])
     return pi, Message(
         "disagreement {disagreement:.2f}: read twice with a probability of {pi:.2f}", disagreement=disagreement, pi=pi

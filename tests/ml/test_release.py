@@ -437,8 +437,8 @@ def test_two_predictions_are_compared_on_what_neither_was_trained_on() -> None:
     assert cases.predictions.case_ids == [f"c{number}" for number in range(3, 8)]
     assert cases.rival is not None
     assert len(cases.rival.rows) == 5
-    found = [text for text in cases.warnings() if "left out because" in text]
-    assert found == ["3 of 8 cells are left out because the release was trained on them"]
+    found = [text for text in cases.warnings() if "excluded because" in text]
+    assert found == ["3 of 8 cells are because the model was trained on them"]
 
 
 def test_a_stream_that_contains_them_is_refused(tmp_path: Path) -> None:
