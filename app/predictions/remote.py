@@ -293,8 +293,8 @@ class RemoteNetwork:
         digest = value.get("string_value") if isinstance(value, dict) else value
         if digest not in [None, self._sha256]:  # it may be anything
             raise NetworkMismatchError(
-                f"the inference backend has another network than the release: its SHA-256 of network.onnx is {digest}, "
-                f"the release's {self._sha256}"
+                "the inference backend runs a different network from the model release: its SHA-256 of network.onnx is "
+                f"{digest}, the release's {self._sha256}"
             )
 
 

@@ -183,7 +183,7 @@ class SiteThresholds(ResponseModel):
 
 
 class SetQualityOut(ResponseModel):
-    """What the sets were worth on the evaluation partition; each patient counts once.
+    """Coverage of the prediction sets on the evaluation partition; each patient counts once.
 
     ``labels``: 0 for sets of predictions, 1 for sets after a label. ``by``: all cells, those of one site, or those with
     one class as answer. ``n_without``: cells among them that had no set. ``single``: share of the sets of one class.

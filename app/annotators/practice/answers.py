@@ -234,7 +234,7 @@ def _record_practice_event(
 def answer_item(
     session: Session, context: ServiceContext, principal: Principal, item_id: uuid.UUID, body: schemas.PracticeAnswerIn
 ) -> tuple[int, schemas.AnsweredOut]:
-    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
+    """Answer the next cell of a run; training returns the answers of others, a qualification nothing until its end."""
     own = runs.own_item(session, principal.account_id, item_id)
     _lock_annotator(session, own.annotator)
     session.refresh(own.run)
