@@ -166,11 +166,11 @@ def prepare(browser: Browser, made: Installation) -> None:
     page.goto(f"{made.address}/report")
     page.click("text=Freeze this report")
     page.goto(f"{made.address}/releases")
-    page.click("text=Make a candidate")
+    page.click("text=Create a candidate")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('recalibration')", timeout=60_000)
     page.goto(f"{made.address}/releases")
     page.click(".releases h2 a >> nth=0")
-    page.click("text=Predict missing cases")
+    page.click("text=Predict missing cells")
     page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=60_000)
 
 

@@ -127,7 +127,9 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
     """Make an account."""
     if role not in ROLE_SCOPES:
         raise ValueError(
-            Message("unknown role {role}; there are {role_scopes}", role=repr(role), role_scopes=", ".join(ROLE_SCOPES))
+            Message(
+                "unknown role {role}; choose one of {role_scopes}", role=repr(role), role_scopes=", ".join(ROLE_SCOPES)
+            )
         )
     name = normal_name(name)
     if not 1 <= len(name) <= 100 or not name.isprintable():
@@ -149,7 +151,7 @@ def link_subject(session: Session, keys: AuditKeys, name: str, subject: str, *, 
         raise NotFound("there is no account {name}", name=repr(name))
     other = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if other is not None and other.id != account.id:
-        raise Conflict("this subject belongs to another account")
+        raise Conflict("this subject identifier belongs to another account")
     account.oidc_subject = subject
     events.record_event(session, keys, actor=actor, action="account.link", object_id=account.id)
 
@@ -178,14 +180,14 @@ def choose_password(session: Session, keys: AuditKeys, principal: Principal, pre
     """Set one's own local password; every other session of the account ends."""
     stored = _stored_hash(session, principal)
     if stored is not None and not verify_password(stored, present):
-        raise Forbidden("the present password is wrong")
+        raise Forbidden("the current password is wrong")
     try:
         chosen = hash_password(wanted)
     except ValueError as exc:
         raise InvalidValue(str(exc)) from exc
     account = session.get_one(Account, principal.account_id, with_for_update=True)
     if account.password_hash != stored:
-        raise Conflict("the password was changed at this moment; sign in again")
+        raise Conflict("the password has been changed; sign in again")
     account.password_hash = chosen
     _end_sessions(session, account, principal.session_id)
     events.record_event(session, keys, actor=account.name, action="account.password", object_id=account.id)
@@ -217,9 +219,9 @@ def confirm_password(session: Session, principal: Principal, password: str | Non
         return
     stored = _stored_hash(session, principal)
     if stored is None and principal.session_id is not None:
-        raise Forbidden("choose a password for your account first; this step asks for it")
+        raise Forbidden("this step needs your password; choose one first")
     if not verify_password(stored, password or ""):
-        raise Forbidden("repeat your password: it is missing or wrong")
+        raise Forbidden("the password is missing or wrong; enter it again")
 
 
 def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:
@@ -258,7 +260,7 @@ def add_key(
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown:
         raise ValueError(
-            Message("unknown scope {unknown}; there are {scopes}", unknown=repr(unknown[0]), scopes=", ".join(SCOPES))
+            Message("unknown scope {unknown}; choose from {scopes}", unknown=repr(unknown[0]), scopes=", ".join(SCOPES))
         )
     _require_blind_or_seeing(session, account, scopes)
     value = secrets.token_hex(32)
@@ -277,8 +279,8 @@ def _require_blind_or_seeing(session: Session, account: Account, scopes: list[st
     if READING in together and can_see_more_than_pixels(together):
         raise ValueError(
             Message(
-                "an account that reads is blind: its keys, revoked ones included, have no scope in "
-                "addition to {reading}; use two accounts",
+                "annotators read blinded, so their keys, even revoked ones, may have only the scope "
+                "{reading}; use two accounts",
                 reading=READING,
             )
         )
@@ -390,7 +392,7 @@ def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
     insert_if_absent(session, Annotator, values)
     annotator = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one()
     if annotator.account_id != account_id:
-        raise Forbidden("this name belongs to another annotator; ask for another one")
+        raise Forbidden("this name belongs to another annotator; choose another one")
     return annotator
 
 
@@ -405,9 +407,9 @@ def outside_annotator(session: Session, name: str) -> Annotator:
     acquire_lock(session, AdvisoryLock.NAMES)
     for account in session.execute(select(Account.name)).scalars():
         if name_key(account) == name_key(name):
-            raise Forbidden("this annotator has an account here: their labels enter by their own reads only")
+            raise Forbidden("this annotator has an account here and must give labels through their own reads")
         if look_alike(account, name):
-            raise Forbidden("this name looks like that of an account here (Unicode TR 39); use another name")
+            raise Forbidden("this name looks like the name of an account here (Unicode TR 39); choose another one")
     for other in session.execute(select(Annotator).where(Annotator.account_id.is_(None))).scalars():
         if name_key(other.name) == name_key(name):
             return other
@@ -420,12 +422,12 @@ def refuse_name_in_use(session: Session, name: str) -> None:
     outside = select(Annotator.name).where(Annotator.account_id.is_(None))
     for other in session.execute(select(Account.name)).scalars():
         if name_key(other) == name_key(name):
-            raise Conflict("an account of this name exists")
+            raise Conflict("an account with this name exists")
         if look_alike(other, name):
-            raise Conflict("this name looks like that of the account {name}; choose another", name=repr(other))
+            raise Conflict("this name looks like the account {name}; choose another one", name=repr(other))
     for other in session.execute(outside).scalars():
         if look_alike(other, name):
-            raise Conflict("an outside system gives labels under the name {name}; choose another", name=repr(other))
+            raise Conflict("an external system uses the name {name} for labels; choose another one", name=repr(other))
 
 
 def account_sees_more(session: Session, account_id: uuid.UUID) -> bool:

@@ -115,7 +115,7 @@ class _RequireMonitoringToken(_AllowEveryone):
     async def __call__(self, request: Request) -> None:
         token: SecretStr | None = request.app.state.context.settings.metrics_token
         if token is None:
-            raise Forbidden("this is for monitoring: set SECONDREAD_METRICS_TOKEN, and send it as a bearer token")
+            raise Forbidden("monitoring only: set SECONDREAD_METRICS_TOKEN and send it as a bearer token")
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(sent.encode(), token.get_secret_value().encode()):
             raise Unauthenticated("send the token of SECONDREAD_METRICS_TOKEN as `Authorization: Bearer …`")

@@ -36,10 +36,10 @@ def refuse_cross_site(request: Request) -> None:
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if site is not None and site not in {"same-origin", "none"}:
-        raise CrossSite("the request comes from another site")
+        raise CrossSite("cross-site request rejected")
     own = {f"{request.url.scheme}://{request.headers.get('host', '')}".lower(), public_origin(request)}
     if origin is not None and origin.lower() not in own:
-        raise CrossSite("the request comes from another site; behind a proxy, set PUBLIC_URL or TRUSTED_PROXIES")
+        raise CrossSite("cross-site request rejected; behind a proxy, set PUBLIC_URL or TRUSTED_PROXIES")
 
 
 #: Pairs of address and name that are remembered; the one that was seen longest ago makes room.
@@ -89,9 +89,7 @@ class SignInThrottle:
 
 
 # one sentence for every reason, which gives nobody away
-_REFUSED = Message(
-    "wrong name or password, a password that was used before, or too many attempts: then wait a few minutes"
-)
+_REFUSED = Message("wrong name or password, a used one-time password, or too many attempts (then wait a few minutes)")
 
 
 @dataclass(frozen=True)

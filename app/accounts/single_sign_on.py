@@ -22,7 +22,7 @@ _ALGORITHMS = ("RS256", "ES256", "PS256")
 _SUPPORTED = "id_token_signing_alg_values_supported"
 _TIMEOUT = 10
 _LEEWAY = 60
-_NOT_BEGUN_HERE = Message("this sign-in was not begun here, or took too long; begin again")
+_NOT_BEGUN_HERE = Message("this sign-in has expired or was started elsewhere; start again")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class OidcProvider:
                 "the OpenID provider does not answer; try again, or sign in with a password"
             ) from exc
         if metadata.get("issuer") != self.issuer:
-            raise Unauthenticated("the OpenID provider names another issuer than the settings do")
+            raise Unauthenticated("the issuer of the OpenID provider does not match the settings")
         supported = metadata.get(_SUPPORTED) or ["RS256"]
         metadata[_SUPPORTED] = [name for name in supported if name in _ALGORITHMS]
         return client
@@ -125,5 +125,5 @@ def begin_oidc_session(session: Session, keys: AuditKeys, subject: str) -> str:
     """Begin a browser session of the account made for a subject; returns its token."""
     account = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
     if account is None or account.disabled_at is not None:
-        raise Forbidden("you are known to the provider but have no account here; ask an administrator for one")
+        raise Forbidden("you have no account here; ask an administrator for one")
     return begin_session(session, keys, account)

@@ -16,7 +16,7 @@ class PulledOut(ResponseModel):
 
 
 class ConfusionOut(ResponseModel):
-    """How often an annotator says a class where the others say another one, or the same."""
+    """How often an annotator chooses a class if the others choose another or the same."""
 
     others_say: str
     says: str
@@ -28,7 +28,7 @@ class ConfusionOut(ResponseModel):
 
 
 class ConfidenceOut(ResponseModel):
-    """What others thought of the cases of which an annotator was so sure."""
+    """Agreement of others with an annotator by confidence."""
 
     confidence: float
     agreement: PulledOut

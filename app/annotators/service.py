@@ -43,7 +43,7 @@ def own_reading(session: Session, principal: Principal, name: str = ME) -> OwnRe
     else:
         annotator = history.annotator_named(session, name) if "manage" in principal.scopes else None
     if annotator is None:
-        raise NotFound("there is no such annotator, or nothing was read yet")
+        raise NotFound("there is no such annotator, or no reads yet")
     return _build_reading(session, annotator, last_monday(time_of(session)), every_case="manage" in principal.scopes)
 
 

@@ -200,20 +200,15 @@ def _format_range(pulled: PulledOut) -> str:
 
 def _compare_to_all(pulled: PulledOut) -> str:
     if pulled.low > pulled.everybody:
-        return Message("more than all annotators")
-    return (
-        Message("less than all annotators")
-        if pulled.high < pulled.everybody
-        else Message("no more and no less than chance allows")
-    )
+        return Message("significantly higher")
+    return Message("significantly lower") if pulled.high < pulled.everybody else Message("no significant difference")
 
 
 def _pace_sentence(seconds: PulledOut | None) -> str:
     if seconds is None:
         return ""
     return Message(
-        "A case typically takes {value:.0f} s ({low:.0f} to {high:.0f}), by {n} reads; of all "
-        "annotators {everybody:.0f} s.",
+        "Typical time per cell: {value:.0f} s ({low:.0f} to {high:.0f}; {n} reads). All annotators: {everybody:.0f} s.",
         value=seconds.value,
         low=seconds.low,
         high=seconds.high,
@@ -224,10 +219,9 @@ def _pace_sentence(seconds: PulledOut | None) -> str:
 
 def _self_agreement_sentence(pulled: PulledOut | None) -> str:
     if pulled is None:
-        return Message("Agreement with yourself is shown after ten cases that came a second time.")
+        return Message("Intra-rater agreement appears after ten repeated cells.")
     return Message(
-        "Of cases that came a second time, {value} ({pulled}) get the same answer, by {n} cases; "
-        "of all annotators {everybody}.",
+        "Intra-rater agreement: {value} ({pulled}; {n} repeated cells). All annotators: {everybody}.",
         value=format_share(pulled.value),
         pulled=_format_range(pulled),
         n=pulled.n,
@@ -238,11 +232,11 @@ def _self_agreement_sentence(pulled: PulledOut | None) -> str:
 def _agreement_sentence(reading: OwnReadingOut) -> str:
     mean, surplus = reading.agreement, reading.agreement_surplus
     if mean is None or surplus is None:
-        return Message("The comparison with others begins after ten closed cases that others have read as well.")
+        return Message("Inter-rater agreement appears after ten closed cells with labels from others.")
     return Message(
-        "Another annotator gives the same answer with a probability of {value} ({mean}), by {n} "
-        "closed cases. On the same cases that is {value2} than for somebody like the others ({low} "
-        "to {high}); for all annotators together it is {everybody}: {surplus}.",
+        "Inter-rater agreement: {value} ({mean}; {n} closed cells). Compared with a typical "
+        "annotator on the same cells: {value2} ({low} to {high}). All annotators: "
+        "{everybody} ({surplus}).",
         value=format_share(mean.value),
         mean=_format_range(mean),
         n=mean.n,
@@ -273,11 +267,11 @@ def _format_points(difference: float) -> str:
 def _confusion_sentences(cells: Sequence[ConfusionOut], names: Mapping[str, str]) -> list[str]:
     notable = sorted((cell for cell in cells if cell.notable), key=lambda cell: cell.everybody - cell.share)
     if not notable:
-        return [Message("No answer differs from what all annotators say by more than chance allows.")]
+        return [Message("No significant confusion compared with all annotators.")]
     return [
         Message(
-            "Where others say {others_say}, the answer is {says} in {share} of cases ({low} to "
-            "{high}); of all annotators in {everybody}.",
+            "If others choose {others_say}, the answer is {says} in {share} of cells ({low} to "
+            "{high}); all annotators: {everybody}.",
             others_say=names.get(cell.others_say, cell.others_say),
             says=names.get(cell.says, cell.says),
             share=format_share(cell.share),
@@ -291,14 +285,13 @@ def _confusion_sentences(cells: Sequence[ConfusionOut], names: Mapping[str, str]
 
 def _confidence_sentence(row: ConfidenceOut) -> str:
     pulled = row.agreement
-    verdict = Message("as sure as others bear out")
+    verdict = Message("confidence matches the other labels")
     if row.confidence > pulled.high:
-        verdict = Message("surer than others bear out")
+        verdict = Message("overconfident compared with the other labels")
     elif row.confidence < pulled.low:
-        verdict = Message("less sure than others bear out")
+        verdict = Message("underconfident compared with the other labels")
     return Message(
-        "Where the answer was {confidence} sure, another annotator agrees in {value} ({pulled}) of "
-        "{n} cases: {verdict}.",
+        "At confidence {confidence}, other annotators agree in {value} ({pulled}) of {n} cells: {verdict}.",
         confidence=format_share(row.confidence),
         value=format_share(pulled.value),
         pulled=_format_range(pulled),
@@ -311,7 +304,7 @@ def _cannot_tell_sentence(pulled: PulledOut | None) -> str:
     if pulled is None:
         return ""
     return Message(
-        "{value} ({pulled}) of {n} reads end in \u201ccannot tell\u201d; of all annotators {everybody}.",
+        "“Cannot tell”: {value} ({pulled}) of {n} reads. All annotators: {everybody}.",
         value=format_share(pulled.value),
         pulled=_format_range(pulled),
         n=pulled.n,
@@ -323,7 +316,7 @@ def _drift_sentence(pulled: PulledOut | None) -> str:
     if pulled is None:
         return ""
     if pulled.high < 0:
-        return Message("In the last third of the cases others differ more from the answers than before.")
+        return Message("Other annotators disagree more often in the last third of the cells than before.")
     if pulled.low > 0:
-        return Message("In the last third of the cases others differ less from the answers than before.")
-    return Message("The last third of the cases differs from those before by no more than chance allows.")
+        return Message("Other annotators disagree less often in the last third of the cells than before.")
+    return Message("No significant change in the last third of the cells.")

@@ -18,7 +18,7 @@ _OF_MANY = "label.final"
 
 
 class AuditEventOut(ResponseModel):
-    """Who did what to which object; ``digest`` chains it to the event before."""
+    """An action on an object; ``digest`` chains it to the event before."""
 
     sequence: int
     created_at: datetime

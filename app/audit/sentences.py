@@ -20,56 +20,56 @@ Say = Callable[[str], str]
 WORDS: Mapping[str, str] = messages(
     {
         "label.add": "labelled {case}: {label}{by}",
-        "label.correct": "corrected the label of {case}, still blind: {label}{by}",
+        "label.correct": "corrected the label of {case}, still blinded: {label}{by}",
         "label.revise": "changed the label of {case}: {label}{by}",
-        "label.retract": "took back the label of {case}{by}",
-        "label.final": "saw {labels} become final",
+        "label.retract": "withdrew the label of {case}{by}",
+        "label.final": "finalized {labels}",
         "repeat.add": "labelled {case} a second time: {label}",
         "repeat.correct": "corrected the second label of {case}: {label}",
         "repeat.revise": "changed the second label of {case}: {label}",
         "repeat.retract": "took back the second label of {case}",
-        "repeat.decline": "declined to read {case} a second time: {reason}",
-        "read.decline": "declined to read {case}: {reason}",
-        "request.ask": "asked for {requests}",
+        "repeat.decline": "skipped a second read of {case}: {reason}",
+        "read.decline": "skipped {case}: {reason}",
+        "request.ask": "requested {requests}",
         "case.add": "stored {case}",
-        "patient.erase": "erased a patient: {n_cases} cases, {n_remarks} notes, {n_import_rows} rows of imports",
-        "predictions.add": "added predictions of {release} for {n_cases} cases",
+        "patient.erase": "erased a patient: {n_cases} cells, {n_remarks} notes, {n_import_rows} rows of imports",
+        "predictions.add": "added predictions of {release} for {n_cases} cells",
         "release.add": "added the release {release}",
-        "alias.move": "made {release} the {alias}",
+        "alias.move": "set {release} as {alias}",
         "gate.attempt": "began attempt {number} on {champion}",
-        "gate.judge": "judged {release}",
-        "policy.change": "made version {policy} of the reading policy",
+        "gate.judge": "ran the promotion check on {release}",
+        "policy.change": "created version {policy} of the reading policy",
         "targets.change": "set version {targets} of the laboratory's targets",
-        "readers.fit": "fitted version {version} of the model of the annotators",
-        "readers.switch": "switched the model of the annotators: {before}, then {after}",
-        "job.submit": "asked for {job}",
+        "readers.fit": "fitted version {version} of the annotator model",
+        "readers.switch": "switched the annotator model: {before} → {after}",
+        "job.submit": "requested {job}",
         "job.cancel": "stopped {job}",
-        "job.retry": "tried {job} again",
+        "job.retry": "retried {job}",
         "account.add": "added {account} as {role}",
-        "account.disable": "let {account} in no more",
-        "account.enable": "let {account} in again",
+        "account.disable": "disabled the account {account}",
+        "account.enable": "enabled the account {account}",
         "account.link": "linked {account} to single sign-on",
-        "account.one_time_password": "made a one-time password for {account}",
+        "account.one_time_password": "created a one-time password for {account}",
         "account.password": "chose a new password",
-        "account.throttle": "had sign-ins slowed down after wrong passwords",
+        "account.throttle": "was slowed down after wrong passwords",
         "session.start": "signed in",
-        "key.add": "made an API key for {account}",
+        "key.add": "created an API key for {account}",
         "key.revoke": "revoked an API key of {account}",
         "key.rotate": "rotated the service's key",
-        "practice.set": "made the practice set {set}",
-        "practice.retire": "retired the practice set {set}",
+        "practice.set": "created the set {set}",
+        "practice.retire": "retired the set {set}",
         "practice.begin": "began a run of {set}",
-        "practice.answer": "answered a cell of a practice run",
-        "practice.finish": "finished a practice run",
+        "practice.answer": "answered a cell of a training or qualification run",
+        "practice.finish": "finished a training or qualification run",
         "reference.choose": "chose reference cells: {n_chosen} new, {n_dropped} dropped",
-        "reference.chosen": "took {case} as a reference cell of {class}",
+        "reference.chosen": "chose {case} as a reference cell of {class}",
         "reference.pinned": "pinned {case} as a reference cell of {class}",
         "reference.excluded": "excluded {case} from the reference cells of {class}",
         "definition.change": "defined {class}",
         "annotator.qualified": "qualified {annotator}",
         "annotator.withdrawn": "withdrew the qualification of {annotator}",
         "annotator.renewed": "allowed {annotator} further attempts",
-        "db.backup": "made a backup",
+        "db.backup": "created a backup",
         "db.restore": "restored a backup",
         "db.accept_older_head": "accepted a database that had lost events",
         "rows.baseline": "recorded the digests of the first rows",
@@ -84,9 +84,9 @@ _JOBS: Mapping[str, str] = messages(
         "check": "a check of an import",
         "evaluation": "a frozen evaluation",
         "import": "an import",
-        "judgement": "the judgement of a release",
-        "prediction": "predictions of old cases",
-        "readers": "a model of the annotators",
+        "judgement": "the promotion check of a model release",
+        "prediction": "predictions for existing cells",
+        "readers": "an annotator model",
         "recalibration": "a recalibration",
         "report": "a report",
     }
@@ -151,7 +151,7 @@ class _EventNames:
             named += [str(event.details[name]) for name in _REFERRING if event.details.get(name) is not None]
         ids = {object_id for object_id in map(_parse_uuid, named) if object_id is not None}
         self.cases = {
-            row[0]: say(Message("an erased case")) if row[2] is not None else row[1]
+            row[0]: say(Message("an erased cell")) if row[2] is not None else row[1]
             for row in session.execute(select(Case.id, Case.external_id, Case.erased_at).where(Case.id.in_(ids)))
         }
         of_keys = session.execute(select(ApiKey.id, ApiKey.account_id).where(ApiKey.id.in_(ids)))
@@ -209,7 +209,7 @@ class _EventNames:
 
     def _case(self, case_id: uuid.UUID | None) -> SentencePart:
         name = self.cases.get(case_id) if case_id is not None else None
-        return SentencePart(self.say(Message("a case"))) if name is None else SentencePart(name, f"/cases/{case_id}")
+        return SentencePart(self.say(Message("a cell"))) if name is None else SentencePart(name, f"/cases/{case_id}")
 
     def _release(self, release_id: uuid.UUID | None) -> SentencePart:
         name = self.releases.get(release_id) if release_id is not None else None

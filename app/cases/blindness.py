@@ -143,17 +143,16 @@ def blind_opinions(history: Sequence[NamedLabel]) -> list[NamedLabel]:
 class BlindReadPending(Forbidden):
     """An annotator asks for what would unblind a read that is yet to be made."""
 
-    code, title = "blind-read-pending", "Blind read pending"
+    code, title = "blind-read-pending", "Blinded read pending"
 
 
 Hidden = Literal["before-commit", "until-case-closed", "never"]
 
 _HIDDEN_MESSAGES: dict[Hidden, str] = messages(
     {
-        "before-commit": "commit your own label first; then this is shown",
-        "until-case-closed": "this is shown once all planned reads of the case are in, "
-        "unless the policy keeps it closed",
-        "never": "the reading policy shows this to no annotator",
+        "before-commit": "submit your own label first",
+        "until-case-closed": "hidden until all planned reads of the cell are complete, or by the policy",
+        "never": "the reading policy never shows this to annotators",
     }
 )
 

@@ -152,7 +152,7 @@ async def _parse_multipart(request: Request, *optional: str) -> MultipartForm:
         if "image" not in sent:
             raise InvalidValue("send the image as a file in the multipart field `image`")
         if not sent.keys() <= set(allowed_files):
-            raise InvalidValue("there is a file in another multipart field than those that are read here")
+            raise InvalidValue("an unknown multipart field contains a file")
         files = {name: await value.read() for name, value in sent.items()}
         return MultipartForm(files, {name: value for name, value in form.items() if isinstance(value, str)})
     finally:
@@ -337,12 +337,12 @@ def refuse_other_image(known: _HasUploadDigests | None, sent: _HasUploadDigests)
     if known is None:
         return
     if known.image_sha256 != sent.image_sha256:
-        raise OtherImage("a case of this external id has another image; choose another external id")
+        raise OtherImage("the cell with this external id has a different image; choose another external id")
     if sent.field_sha256 is None or sent.field_sha256 == known.field_sha256:
         return
     if known.field_sha256 is None:
-        raise OtherImage("the case of this external id was stored without a field and stays so; leave the field out")
-    raise OtherImage("the case of this external id has another field; leave the field out, or send the one it has")
+        raise OtherImage("the cell with this external id was stored without a field; omit the field")
+    raise OtherImage("the cell with this external id has a different field; omit the field or send the stored one")
 
 
 def store_case(session: Session, context: ServiceContext, principal: Principal, new: NewCase) -> tuple[int, CaseOut]:
@@ -390,7 +390,7 @@ def store_case(session: Session, context: ServiceContext, principal: Principal, 
 def _require_files(context: ServiceContext, new: NewCase) -> None:
     """See that files which were there before still are: from here on nobody removes them."""
     if not all(context.images.intact(name) for name in new.reused):
-        raise ServiceUnavailable("the same picture was erased a moment ago with whom it belonged to; send it again")
+        raise ServiceUnavailable("this image was erased a moment ago; send it again")
 
 
 def _replace_damaged(session: Session, new: NewCase) -> None:
@@ -400,13 +400,12 @@ def _replace_damaged(session: Session, new: NewCase) -> None:
         return
     if any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused):
         raise OtherImage(
-            "the stored field of this case is damaged, and the one that was sent has other pixels as it is decoded now,"
-            " so that it does not take its place: bring the file back from a backup, or send the image without the "
-            "field"
+            "the stored field of this cell is damaged, and the new one has different pixels; "
+            "restore the file from a backup or omit the field"
         )
     raise OtherImage(
-        "the stored image of this case is damaged, and the one that was sent has other pixels as it is decoded now, so "
-        "that it does not take its place: bring the file back from a backup"
+        "the stored image of this cell is damaged, and the new image has different pixels; "
+        "restore the file from a backup"
     )
 
 

@@ -78,7 +78,7 @@ def case_by_id(session: Session, case_id: uuid.UUID) -> Case:
     """A case."""
     case = session.get(Case, case_id)
     if case is None:
-        raise NotFound("there is no such case")
+        raise NotFound("there is no such cell")
     return case
 
 
@@ -136,7 +136,7 @@ def stored_field(session: Session, case_id: uuid.UUID) -> str:
     """Name in the store of the wider field around the cell of a case."""
     stored = case_by_id(session, case_id).stored_field_sha256
     if stored is None:
-        raise NotFound("there is no field of this case")
+        raise NotFound("this cell has no field")
     return stored
 
 
@@ -151,7 +151,7 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
     """The prior of a case: the champion's prediction, else the newest."""
     prediction = predictions_of(session, [case_id]).get(case_id)
     if prediction is None:
-        raise NotFound("the case has no prediction")
+        raise NotFound("the cell has no prediction")
     return prediction
 
 

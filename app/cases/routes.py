@@ -162,6 +162,6 @@ def get_image(asked: CaseInPath, context: AppContext, session: ReadSession) -> R
     dependencies=[_Pixels],
 )
 def get_field(asked: CaseInPath, context: AppContext, session: ReadSession) -> Response:
-    """The wider field around the cell as PNG, without metadata, where one was sent."""
+    """The wider field around the cell as PNG without metadata, if there is one."""
     case = asked.found(session)
     return image_response(context, queries.stored_field(session, case.id))

@@ -60,7 +60,7 @@ class PredictionsOut(ResponseModel):
 
 
 class RequestOut(ResponseModel):
-    """A read that is wanted, why, and what became of it; ``asked_of`` was drawn with ``probability``, or preferred."""
+    """A planned read, its reason, and its state; ``asked_of`` was drawn with ``probability``, or preferred."""
 
     ordinal: int
     round: str

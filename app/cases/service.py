@@ -175,7 +175,7 @@ def add_case(
 ) -> tuple[int, CaseOut]:
     """Store a prepared case."""
     if new is None:
-        raise ServiceUnavailable("the first answer to this key is gone; send the request again")
+        raise ServiceUnavailable("the first answer to this key has expired; send the request again")
     return store_case(session, context, principal, new)
 
 

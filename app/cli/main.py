@@ -151,7 +151,7 @@ def release_promote(
 
 @release.command("judge")
 def release_judge(
-    release_id: Annotated[uuid.UUID, typer.Argument(help="Release that was trained elsewhere.")], as_json: Json = False
+    release_id: Annotated[uuid.UUID, typer.Argument(help="Model release trained elsewhere.")], as_json: Json = False
 ) -> None:
     """Judge a release against the champion by the gate, as a recalibration's candidate is; promotes nothing."""
     from app.cli.recalibration import judge_release_inline
@@ -168,7 +168,7 @@ def recalibrate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="none, temperature, vector or matrix: how class probabilities are calibrated, all fitted anew; adapt: "
+            help="none, temperature, vector or matrix: calibration of the class probabilities, refitted; adapt: "
             "for other annotators than the release's and few cases read twice, keeps the champion's calibration but "
             "for temperature, level and slope of the disagreement. The change plan allows which. Left out: temperature."
         ),
@@ -202,7 +202,7 @@ def dataset_export(
         Literal["all", "calibration", "evaluation"] | None,
         typer.Option(help="calibration, evaluation or all; calibration where left out, with --proof all."),
     ] = None,
-    kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
+    kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Format of the tables.")] = "csv",
     images: Annotated[bool, typer.Option("--images/--no-images", help="Write the images too.")] = True,
     proof: Annotated[
         bool, typer.Option("--proof", help="Also write the audit and every row as a proof, and what checks it.")

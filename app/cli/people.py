@@ -84,7 +84,7 @@ def patient_erase(
     name: Annotated[str, typer.Argument(help="Pseudonym of the patient, as uploaded.")],
     reason: Annotated[str, typer.Option(help="Why; kept in the audit, so it must not name the patient.")],
     without_patient: Annotated[
-        bool, typer.Option("--case", help="NAME is the external id of a case that was uploaded without a patient.")
+        bool, typer.Option("--case", help="NAME is the external id of a cell without a patient.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
     as_json: Json = False,

@@ -33,7 +33,7 @@ def recalibrate_inline(
 def judge_release_inline(
     context: ServiceContext, kinds: Mapping[str, JobFunction], release_id: uuid.UUID
 ) -> JudgementReport:
-    """Judge a release that was trained elsewhere now."""
+    """Run the promotion check on a model release now."""
 
     def ask(session: Session) -> JobView:
         return submit_judgement(session, context, None, release_id)

@@ -32,7 +32,7 @@ _log = structlog.get_logger("secondread")
 
 @contextmanager
 def supervise_processes(name: str, command: list[str]) -> Iterator[None]:
-    """Run processes during the block; restart one that exits, after increasing delays."""
+    """Run processes during the block; restart exited ones after increasing delays."""
     stop = threading.Event()
     watcher = threading.Thread(target=_supervise_process, args=(name, command, stop), daemon=True)
     watcher.start()

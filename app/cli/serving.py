@@ -156,11 +156,9 @@ def _take_over_worker(executor_id: str) -> None:
 
 @commands.command()
 def demo(
-    train: Annotated[
-        bool, typer.Option("--train", help="Simulated cells, whose release is trained here: some minutes of a core.")
-    ] = False,
+    train: Annotated[bool, typer.Option("--train", help="Simulate cells and train on them (a few minutes).")] = False,
     logins: Annotated[bool, typer.Option("--logins/--no-logins", help="Print new one-time passwords.")] = True,
-    port: Annotated[int | None, typer.Option(help="Port to name in the address that is printed.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port in the printed address.")] = None,
 ) -> None:
     """Fill HOME with a demo: 200 real cells, two annotators' labels, a release; adds only what is missing."""
     from app.demo.filling import fill_demo

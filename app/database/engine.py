@@ -305,8 +305,6 @@ def write_with_retry(
             if not is_lock_conflict(exc):  # a statement that takes too long is own work, not waiting
                 raise
             if time.monotonic() >= until:
-                raise ServiceUnavailable(
-                    "others have been using what this needs for too long; try again shortly"
-                ) from exc
+                raise ServiceUnavailable("the service is busy; try again shortly") from exc
         say(f"waiting: {busy}")
         time.sleep(_PAUSE)

@@ -95,7 +95,7 @@ class Once:
         if not insert_if_absent(session, IdempotencyRecord, values):
             record = session.execute(_RECORD, mine).scalar_one_or_none()
             if record is None:  # swept between the two statements
-                raise ServiceUnavailable("the answer to this Idempotency-Key has just expired; send the request again")
+                raise ServiceUnavailable("the answer to this Idempotency-Key has expired; send the request again")
             if record.request_sha256 != digest:
                 raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
             return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
@@ -117,7 +117,7 @@ async def once_by_header(
 ) -> Once:
     """The request with its Idempotency-Key."""
     if not idempotency_key:
-        raise KeyMissing("send a header Idempotency-Key with a new value for each new request, and the same on retry")
+        raise KeyMissing("send an Idempotency-Key header: a new value for each new request, the same value for a retry")
     return Once.of(request, idempotency_key)
 
 

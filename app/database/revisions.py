@@ -11,11 +11,11 @@ from app.http.errors import BadRequest, PreconditionRequired
 
 
 async def parse_if_match(
-    if_match: Annotated[str | None, Header(description='Revision in quotes, "0" where there is none.')] = None,
+    if_match: Annotated[str | None, Header(description='Revision in quotes; "0" if there is none.')] = None,
 ) -> int | None:
     """Revision that the caller saw; None for any."""
     if if_match is None:
-        raise PreconditionRequired("send If-Match with the revision that you saw")
+        raise PreconditionRequired("send If-Match with the revision that you last read")
     if if_match.strip() == "*":
         return None
     digits = if_match.strip().removeprefix("W/").strip('"')

@@ -23,13 +23,13 @@ from ml.messages import Message, joined, messages
 _WORDS = messages(
     {
         "missing": "is missing",
-        "extra_forbidden": "is not known here",
+        "extra_forbidden": "is not a known field",
         "string_too_short": "is empty",
         "string_too_long": "is longer than {max_length:,} characters",
         "string_type": "must be text",
         "too_long": "has more than {max_length:,} entries",
-        "uuid_parsing": "is no identifier",
-        "uuid_type": "is no identifier",
+        "uuid_parsing": "is not a valid identifier",
+        "uuid_type": "is not a valid identifier",
         "int_parsing": "must be a whole number",
         "int_type": "must be a whole number",
         "int_from_float": "must be a whole number",
@@ -95,7 +95,7 @@ def describe_fault_on_page(fault: ErrorDetails) -> str:
     'there is nothing at this address: it may be cut off or mistyped'
     """
     if fault["loc"][:1] == ("path",):
-        return Message("{nothing_here}: it may be cut off or mistyped", nothing_here=NOTHING_HERE)
+        return Message("{nothing_here}; check it for typing errors", nothing_here=NOTHING_HERE)
     return describe_named_fault(fault)
 
 
@@ -181,7 +181,7 @@ class Conflict(Problem):
 class PreconditionFailed(Problem):
     """What the caller wants to change is not what it saw."""
 
-    status, code, title = 412, "precondition-failed", "Changed meanwhile"
+    status, code, title = 412, "precondition-failed", "Changed in the meantime"
 
 
 class PreconditionRequired(Problem):
@@ -291,7 +291,7 @@ def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     render: PageRenderer | None = request.app.state.problem_page
     sentences = list(dict.fromkeys(map(describe_fault_on_page, exc.errors())))[:3]
     page = None if render is None else render(request, InvalidValue(joined("; ", sentences)))
-    return page or problem_response(InvalidValue("one or more values are not acceptable; see errors"), errors)
+    return page or problem_response(InvalidValue("one or more values are invalid; see errors"), errors)
 
 
 _PHRASES: dict[int, type[Problem]] = {
@@ -328,29 +328,27 @@ def _list_allowed_methods(request: Request) -> list[str]:
 def _on_database(request: Request, exc: DBAPIError) -> Response:
     """A database that is away, locked or full, or a collision, is a reason to try again; the rest is a defect."""
     if isinstance(exc, IntegrityError):
-        return answer_problem(
-            request, ServiceUnavailable("another request stored the same at this moment; send yours again")
-        )
+        return answer_problem(request, ServiceUnavailable("another request stored the same data; send yours again"))
     if is_retryable_error(exc):
-        return answer_problem(request, ServiceUnavailable("the database cannot answer just now; try again"))
+        return answer_problem(request, ServiceUnavailable("the database is unavailable; try again"))
     raise exc
 
 
 def _on_pool(request: Request, _: PoolTimeout) -> Response:
-    return answer_problem(request, ServiceUnavailable("too much is asked of the database at once; try again"))
+    return answer_problem(request, ServiceUnavailable("the database is overloaded; try again"))
 
 
 def _on_system(request: Request, exc: OSError) -> Response:
     """Answer a full or read-only disk; re-raise anything else."""
     if exc.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
         raise exc
-    return answer_problem(request, StorageFull("the disk is full, or takes no writes"))
+    return answer_problem(request, StorageFull("the disk is full or read-only"))
 
 
 def on_defect(request: Request, exc: Exception) -> Response:
     """Answer an unexpected error with a reference to the server's log only."""
     return answer_problem(
-        request, Problem("the service failed and stored nothing of it; reference {exc}", exc=log_defect(exc))
+        request, Problem("the service failed and stored nothing; reference {exc}", exc=log_defect(exc))
     )
 
 

@@ -98,7 +98,23 @@ def translate_term(code: str) -> str:
     >>> translate_term("cannot_tell")
     'cannot tell'
     """
-    return get_page_catalogue().pgettext(TERM, code.replace("_", " "))
+    words = code.replace("_", " ")
+    found = get_page_catalogue().pgettext(TERM, words)
+    return _ENGLISH.get(words, words) if found == words else found
+
+
+#: Codes that English pages show in other words than the API.
+_ENGLISH = {
+    "audit": "random sample",
+    "leased": "assigned",
+    "committed": "submitted",
+    "declined": "skipped",
+    "readers": "annotator model",
+    "judgement": "promotion check",
+    "after commit": "after submission",
+    "after case closed": "after the cell is closed",
+    "know this case": "known cell",
+}
 
 
 def translate_sentence(text: str) -> str:

@@ -315,7 +315,7 @@ CALLER_REQUESTS = Limit(
     queue=512,
     wait_seconds=10.0,
     full=Message("too many of your requests are waiting; send fewer at once"),
-    late=Message("your other requests take their time; send fewer at once"),
+    late=Message("your other requests are still running; send fewer at once"),
 )
 ADDRESS_REQUESTS = replace(
     CALLER_REQUESTS,
@@ -331,15 +331,15 @@ BODIES = Limit(
     queue=REFUSED_BEYOND,
     wait_seconds=10.0,
     passing=True,
-    full=Message("too many uploads are under way; try again shortly"),
-    late=Message("too many uploads are under way; try again shortly"),
+    full=Message("too many uploads are running; try again shortly"),
+    late=Message("too many uploads are running; try again shortly"),
 )
 CHEAP_PICTURES = replace(
     BODIES,
     name="pictures of up to a megapixel, decoded",
     queue=8,
-    full=Message("too many pictures are being decoded; try again shortly"),
-    late=Message("other pictures are being decoded; try again shortly"),
+    full=Message("too many images are being decoded; try again shortly"),
+    late=Message("other images are being decoded; try again shortly"),
 )
 LARGE_PICTURES = replace(
     CHEAP_PICTURES, name="larger pictures, decoded", size=1024 * _MIB, setting="DECODE_MEMORY", queue=2

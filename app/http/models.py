@@ -145,7 +145,7 @@ class ClassOut(ResponseModel):
 
 
 class TriageOut(ResponseModel):
-    """Whether a second read is asked, why, and with which probability ``pi``."""
+    """Decision on a second read, its reason, and its probability ``pi``."""
 
     decision: str
     priority: float

@@ -69,17 +69,17 @@ _JSON = "application/json"
 #: What each group of operations is about, in the order in which they are shown.
 TAGS = {
     "cases": "Images of cells, stored or not, with their predictions.",
-    "reads": "Blind reads by annotators, the labels that end them, and what is believed then.",
-    "imports": "Many cases at once.",
-    "evaluations": "How good predictions and annotators are, from the labels that were collected.",
-    "policies": "Which cases are read a second time.",
-    "releases": "What is served, and what may be served next.",
-    "readers": "Models of the annotators, by which labels are weighed.",
-    "annotators": "How each annotator reads.",
-    "practice": "Training and qualification on settled cells.",
-    "jobs": "Long work: how far it is, and what came of it.",
-    "audit": "Who did what, and when.",
-    "operations": "For whoever runs the service.",
+    "reads": "Blinded reads, labels and posteriors.",
+    "imports": "Bulk import of cells.",
+    "evaluations": "Quality of predictions and annotators, measured on the collected labels.",
+    "policies": "Rules for second reads.",
+    "releases": "Model releases, promotion and rollback.",
+    "readers": "Annotator models, which weight labels.",
+    "annotators": "Statistics of each annotator.",
+    "practice": "Training and qualification on completed cells.",
+    "jobs": "Background jobs with progress and results.",
+    "audit": "The audit log.",
+    "operations": "Health and monitoring.",
 }
 
 
@@ -136,7 +136,7 @@ def _security_schemes() -> dict[str, Any]:
             "type": "apiKey",
             "in": "cookie",
             "name": COOKIE,
-            "description": f"The cookie of somebody who has signed in; `{SECURE_COOKIE}` where browsers come by TLS.",
+            "description": f"The session cookie of a signed-in person; `{SECURE_COOKIE}` over TLS.",
         },
         "metrics_token": {
             "type": "http",

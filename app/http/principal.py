@@ -18,12 +18,12 @@ COOKIE, SECURE_COOKIE = "sr_session", "__Host-sr_session"
 SCOPES = messages(
     {
         "predict": "predict images without storing them",
-        "cases:read": "read cases, images, predictions, posteriors and labels",
-        "cases:write": "store cases",
-        "reads:own": "see images, give labels, and see one's own cases after committing",
-        "labels:write": "store labels of named annotators of an outside system",
+        "cases:read": "read cells, images, predictions, posteriors and labels",
+        "cases:write": "store cells",
+        "reads:own": "see images, submit labels, and then see one's own cells",
+        "labels:write": "store labels of named annotators of an external system",
         "metrics:read": "read metrics, releases, policies and jobs",
-        "manage": "change policies, recalibrate, promote, manage people and keys, read the audit",
+        "manage": "change policies, recalibrate, promote, manage people and keys, read the audit log",
     }
 )
 #: The scope of annotators.

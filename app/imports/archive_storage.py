@@ -119,7 +119,7 @@ def _fetch_from_bucket(context: ServiceContext, bucket: BlobStore, name: str, pa
         except NotFound:
             break
         except DamagedObjectError as exc:
-            raise ArchiveError("the archive was damaged after it had been sent; send it again") from exc
+            raise ArchiveError("the archive was damaged after the upload; send it again") from exc
         return
     raise FileNotFoundError(path)
 

@@ -27,7 +27,7 @@ _Status = Literal["created", "known", "failed"]
 
 def same_image_as(external_id: str) -> str:
     """Return the remark on a row whose image an existing case has."""
-    return Message("same image as {external_id}", external_id=external_id)
+    return Message("duplicate image of {external_id}", external_id=external_id)
 
 
 class FailedRow(TypedDict):
@@ -98,7 +98,7 @@ class _ArchiveCheck:
         case_fields = fields.patient, fields.site, dict(fields.metadata)
         self._rows[fields.external_id] = _ExistingCase(sent.image_sha256, sent.field_sha256, *case_fields)
         return "created", first or (
-            "" if earlier == number else Message("same image as row {earlier}", earlier=earlier)
+            "" if earlier == number else Message("duplicate image of row {earlier}", earlier=earlier)
         )
 
 
@@ -213,9 +213,9 @@ def import_checked(session: Session, context: ServiceContext, principal: Princip
     if begun is not None:
         return begun
     if check.state != "succeeded":
-        raise Conflict("the check has not ended; wait for it, then import")
+        raise Conflict("the check is still running; import when it has finished")
     if not is_kept(context, check_id):
-        raise Conflict("the archive is not kept any more; send it again")
+        raise Conflict("the archive has been deleted; upload it again")
     parameters = {"sha256": check.parameters["sha256"], "check": str(check_id)}
     job = service.submit_job(session, context, "import", parameters, principal)
     pass_to_import(context, check_id, job.id)

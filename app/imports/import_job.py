@@ -23,7 +23,7 @@ from app.jobs.service import OPEN, JobView, RunningJob, jobs_where
 from ml.messages import Message, joined
 
 #: What a row that is about another patient than its case begins to say.
-DIFFERS = Message("differs from what is stored")
+DIFFERS = Message("differs from the stored data")
 #: Kind of the jobs that only say what an import would do, and how long their archives are kept: one that was found to
 #: be right is imported without being sent again.
 CHECK, KEPT_AFTER_CHECK = "check", timedelta(days=1)
@@ -99,7 +99,7 @@ def import_cases(job: RunningJob) -> ImportResult:
         account_id = session.get_one(Job, job.job_id).created_by
         account = None if account_id is None else session.get(Account, account_id)
     if account is None:
-        raise ValueError(Message("the account that asked for the import is gone"))
+        raise ValueError(Message("the account that requested the import no longer exists"))
     principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
     with archive_of_job(job) as archive:
         part = job.parameters.get("part")
@@ -145,11 +145,9 @@ def archive_of_job(job: RunningJob) -> Iterator[ImportArchive]:
         with open_job_archive(job.context, job.job_id, job.parameters.get("check")) as archive:
             yield archive
     except FileNotFoundError as exc:
-        when = Message(
-            "{days} days after the import had ended, or when a patient was erased", days=KEPT_FOR_RETRIES.days
-        )
+        when = Message("{days} days after the import ended, or when a patient was erased", days=KEPT_FOR_RETRIES.days)
         raise ArchiveError(
-            "the archive was deleted {when}; send it again, what is known is not stored twice", when=when
+            "the archive was deleted {when}; upload it again (stored cells are not duplicated)", when=when
         ) from exc
 
 

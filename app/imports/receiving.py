@@ -54,8 +54,8 @@ class ArchiveReceiver:
         quota = _LARGEST_AT_ONCE * self._limit
         if _size_of(self._path.parent) + self._elsewhere > quota:
             raise StorageFull(
-                "other archives take the {quota:,} MiB that there are for archives; send this one when an "
-                "import has ended, or cancel one",
+                "other archives use all {quota:,} MiB of archive space; try again when an import has "
+                "ended, or cancel one",
                 quota=quota // 1024**2,
             )
 

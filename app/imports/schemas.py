@@ -10,7 +10,7 @@ Status = Literal["created", "known", "failed", "ignored", "differs"]
 
 
 class ImportRowOut(ResponseModel):
-    """What became of one row: ``created``, ``known`` (the same case was there) or ``failed`` with the reason.
+    """Result of one row: ``created``, ``known`` (the same case was there) or ``failed`` with the reason.
 
     A known case that the row gives another patient, site or metadata stays as it is, and ``detail`` says so. Files that
     no row is about come last, ``ignored`` with the reason; ``external_id`` is then the file's name.

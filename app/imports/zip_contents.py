@@ -89,7 +89,7 @@ class ArchiveRow:
             more = Message("a field") if self.surplus == 1 else f"{self.surplus} fields"
             raise ValueError(
                 Message(
-                    "the row has {more} more than {manifest} has columns; put text with commas in quotes",
+                    "the row has {more} more than the columns of {manifest}; put text with commas in quotes",
                     more=more,
                     manifest=MANIFEST,
                 )
@@ -227,7 +227,7 @@ class ImportArchive:
     def _opened(self, info: zipfile.ZipInfo) -> IO[bytes]:
         if info.compress_type not in _METHODS:
             raise ArchiveError(
-                "{name}: {filename} is compressed in another way than deflate", name=self._name, filename=info.filename
+                "{name}: {filename} is not compressed with deflate", name=self._name, filename=info.filename
             )
         return self._zip.open(info)
 
@@ -246,7 +246,7 @@ class ImportArchive:
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(
-                Message("file {name} must lie in the folder of {manifest}", name=repr(path.name), manifest=MANIFEST)
+                Message("file {name} must be in the folder of {manifest}", name=repr(path.name), manifest=MANIFEST)
             )
         info = self._entries.get(file)
         if info is None:
@@ -287,7 +287,7 @@ def open_archive(path: Path, name: str | None = None) -> Iterator[ImportArchive]
             with zipfile.ZipFile(stream) as opened:
                 yield ImportArchive(opened, name, path.stat().st_size)
     except zipfile.BadZipFile as exc:
-        raise ArchiveError("{name}: not a zip archive, or a damaged one", name=name) from exc
+        raise ArchiveError("{name}: not a zip archive, or damaged", name=name) from exc
 
 
 def _require_short_directory(stream: IO[bytes], name: str) -> None:

@@ -49,7 +49,7 @@ def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Managing) -> 
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def retry_job(job_id: uuid.UUID, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Queue a failed or cancelled job again; it resumes where it stopped."""
+    """Queue a failed or cancelled job again; it resumes its work."""
     return once(
         call.session,
         None,

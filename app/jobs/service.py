@@ -75,7 +75,7 @@ def requeue_job(session: Session, context: ServiceContext, principal: Principal,
     if job is None:
         raise NotFound("there is no such job")
     if job.state not in {"failed", "cancelled"}:
-        raise Conflict("the job is {state}; only a failed or cancelled one is tried again", state=Term(job.state))
+        raise Conflict("the job is {state}; only failed or cancelled jobs can be retried", state=Term(job.state))
     job.state, job.attempt, job.begun, job.executor_id = "queued", job.attempt + 1, 0, None
     job.error = job.ended_at = job.cancel_requested_at = job.cancel_requested_by = None
     events.record_event(session, context.keys.audit, actor=principal.name, action="job.retry", object_id=job.id)

@@ -36,9 +36,9 @@ def correct_answer(
     chain = queries.own_chain(session, read)
     before = chain[-1] if chain else None
     if before is None or not _may_correct(session, annotator, before):
-        raise LabelFinal("this answer is final; change it on the page of its case, with a reason")
+        raise LabelFinal("this answer is final; change it on the page of its cell and give a reason")
     if position not in {None, before.position}:
-        raise LabelSuperseded("this answer was corrected before; correct the newest one")
+        raise LabelSuperseded("this answer has been corrected; correct the newest one")
     label = store_label(
         session,
         next_chain_position(at_hand.case, annotator, before, "correction"),

@@ -61,7 +61,7 @@ class LabelSuperseded(Conflict):
 class LeaseLost(Conflict):
     """The lease ended, and somebody else has the read or it is closed."""
 
-    code, title = "lease-lost", "Lease lost"
+    code, title = "lease-lost", "Assignment expired"
 
 
 class LabelFinal(Conflict):
@@ -73,7 +73,7 @@ class LabelFinal(Conflict):
 class TooManyLeases(Conflict):
     """An annotator leases more cases than they read just now and next."""
 
-    code, title = "too-many-leases", "Too many leases"
+    code, title = "too-many-leases", "Too many assigned cells"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _build_context(
     reader_model: ReaderModelInUse | None,
 ) -> LockedCaseContext:
     if prediction is None:
-        raise NotFound("the case has no prediction")
+        raise NotFound("the cell has no prediction")
     classes = [class_info.code for class_info in cached_release_classes(session, prediction.release_id)]
     return LockedCaseContext(case, prediction, classes, policy, reader_model)
 
@@ -182,7 +182,7 @@ def lock_case_context(session: Session, case_id: uuid.UUID) -> LockedCaseContext
     """Lock a case against concurrent labels."""
     row = session.execute(_CASE_WITH_CONTEXT, {"case_id": case_id}).first()
     if row is None:
-        raise NotFound("there is no such case")
+        raise NotFound("there is no such cell")
     return _build_context(session, *row)
 
 
@@ -275,7 +275,7 @@ def lease_next_read(session: Session, context: ServiceContext, principal: Princi
         n_leases = len(queries.leases_of(session, annotator.id))
     if n_leases >= MAX_LEASES:
         raise TooManyLeases(
-            "{max_leases} cases are leased to you; answer, decline or give one back first", max_leases=MAX_LEASES
+            "{max_leases} cells are assigned to you; answer, skip or return one first", max_leases=MAX_LEASES
         )
     taken = next_request(session, context.keys.readers.order, annotator.id)
     if taken is None:
@@ -289,7 +289,7 @@ def _lock_reading_annotator(session: Session, principal: Principal) -> Annotator
     """The caller as annotator, locked, so that one person's requests come one after the other."""
     annotator_row = locked_annotator(session, principal.account_id)
     if account_sees_more(session, principal.account_id) if annotator_row is None else annotator_row[1]:
-        raise Forbidden("no read of this account would be blind: its role or one of its keys shows more than pixels")
+        raise Forbidden("this account cannot read blinded: its role or one of its keys shows more than pixels")
     if annotator_row is not None:
         return annotator_row[0]
     return queries.annotator_locked(session, read_own_annotator(session, principal).id)
@@ -325,7 +325,7 @@ def get_own_lease(session: Session, principal: Principal, read_id: uuid.UUID, *,
         # nobody else took it meanwhile
         read.state, read.ended_at, request.state = "leased", None, "leased"
     if read.state != "leased":
-        raise LeaseLost("this read is {state}; lease the next one", state=Term(read.state))
+        raise LeaseLost("this read is {state}; request the next one", state=Term(read.state))
     return lease
 
 

@@ -86,7 +86,7 @@ _LabellingWrite = Annotated[Call, writing_call("reads:own", "labels:write")]
     responses={204: {"description": "Nothing to read now."}, **list_problem_responses(KeyMissing, TooManyLeases)},
 )
 def lease_read(once: Idempotent, call: _AnnotatingWrite) -> Response:
-    """Lease the next case for the caller: by due date, then in an order of their own; three at most at a time."""
+    """Lease the next cell for the caller, by due date, then shuffled; at most three at a time."""
 
     def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next_read(call.session, call.context, call.principal)

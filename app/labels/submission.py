@@ -104,7 +104,9 @@ def answer_read(
         if not chain:
             raise
         if chain[0].class_code != body.label:
-            raise AlreadyLabelled("you have given this case another class before; correct that label instead") from None
+            raise AlreadyLabelled(
+                "you have already labelled this cell with another class; correct that label instead"
+            ) from None
         return read.named
     return uuid.UUID(stored.label.case_id)
 
@@ -121,7 +123,7 @@ def submit_label(
 def _outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
-        raise InvalidValue("name the annotator, and say whether the read was blind")
+        raise InvalidValue("give the annotator's name and whether the read was blinded")
     annotator = outside_annotator(session, body.annotator)
     read_round = body.round or "planned"
     request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
@@ -142,7 +144,7 @@ def store_first_label(
     facts = load_case_history(session, at_hand.case.id, author.annotator.id, purpose)
     head = head_of_chain(facts.history, author.annotator)
     if head is not None and head.kind != "retraction":
-        raise AlreadyLabelled("this annotator has labelled the case; send a revision instead")
+        raise AlreadyLabelled("this annotator has already labelled the cell; send a revision instead")
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
     exposed = case_service.was_exposed_to(session, author.annotator.id, at_hand.case)
@@ -294,7 +296,7 @@ def _lock_changeable_label(
     facts = load_case_history(session, label.case_id, annotator.id, label.purpose)
     head = head_of_chain(facts.history, annotator)
     if head is None or head.id != label.id:
-        raise LabelSuperseded("this label was revised or retracted before; change the newest one")
+        raise LabelSuperseded("this label has been revised or withdrawn; change the newest one")
     return authored, at_hand, facts
 
 
@@ -350,7 +352,7 @@ def retract_case_label(
     authored, at_hand, facts = _lock_changeable_label(session, principal, label_id)
     before, annotator = authored.label, authored.annotator
     if before.kind == "retraction":
-        raise LabelSuperseded("this label was retracted before")
+        raise LabelSuperseded("this label has been withdrawn")
     label = store_label(
         session,
         next_chain_position(at_hand.case, annotator, before, "retraction"),

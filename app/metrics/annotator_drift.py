@@ -157,14 +157,14 @@ def _reader_drift_out(name: str, units: AnsweredPatients, path: CapitalPath, n_c
 def _drift_sentence(name: str, alarm: date | None, n_weeks: int) -> str:
     if alarm is not None:
         return Message(
-            "{name} answers less as foreseen than they did: by more than {tolerance:g} nats per label "
-            "(alarm on {alarm}).",
+            "{name}'s answers have become harder to predict, by more than {tolerance:g} nats per "
+            "label (alarm on {alarm}).",
             name=name,
             tolerance=TOLERANCE,
             alarm=alarm,
         )
-    over = Message("the week") if n_weeks == 1 else f"{n_weeks} weeks"
-    return Message("No sign over {over} that {name} answers less as foreseen than they did.", over=over, name=name)
+    over = Message("one week") if n_weeks == 1 else f"{n_weeks} weeks"
+    return Message("No change in {name}'s answers over {over}.", over=over, name=name)
 
 
 def _day_to_date(day: int) -> date:

@@ -262,13 +262,13 @@ def cohort_warnings(cohort: Cohort) -> list[str]:
     """Warnings about the selection of the labelled cases."""
     texts = [text for weights in (cohort.first, cohort.second) if weights is not None for text in weights.warnings()]
     outside = Message(
-        "{outside_share:.0%} of the cases have labels of an outside system", outside_share=cohort.outside_share
+        "{outside_share:.0%} of the cells have labels from an external system", outside_share=cohort.outside_share
     )
     unknown = Message("{outside}; how it selected them is unknown", outside=outside)
     if cohort.all_outside:
-        texts.append(Message("{unknown}, and nobody else labelled: estimates are not weighted", unknown=unknown))
+        texts.append(Message("{unknown}, and there are no other labels: estimates are not weighted", unknown=unknown))
     elif cohort.outside_share > 0:
-        effect = Message("each counts once") if cohort.weight is None else Message("weighted estimates leave them out")
+        effect = Message("each counts once") if cohort.weight is None else Message("weighted estimates exclude them")
         texts.append(Message("{unknown}, and {effect}", unknown=unknown, effect=effect))
     return texts
 
@@ -355,7 +355,7 @@ def excluded_case_warnings(found: TrainedOnOut) -> list[str]:
         return []
     return [
         Message(
-            "{n_left_out:,} cases are left out because the release was trained on them, or on their patient",
+            "{n_left_out:,} cells are excluded because the model was trained on them or on their patient",
             n_left_out=found.n_left_out,
         )
     ]

@@ -32,7 +32,7 @@ _FEATURES, _STAIN, _UNLIKE, _MIX = messages(
     (
         "the network's features{where} have moved by {moved:.1f} standard deviations of the reference",
         "the stain{where} has moved by {abs:+.1f} standard deviations of the reference",
-        "{n_cases:.1%} of the images{where} are unlike the training cells, where {expected:.1%} would be expected",
+        "{n_cases:.1%} of the images{where} are out of distribution ({expected:.1%} expected)",
         "the mix of labels{where} differs from the reference by {distance:.0%} (total variation)",
     )
 )

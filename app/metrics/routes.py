@@ -52,7 +52,7 @@ def get_metrics(
 
 @router.get("/v1/reader-drift", operation_id="get_reader_drift", dependencies=[Depends(RequireScope("manage"))])
 def get_reader_drift(context: AppContext, session: ReadSession) -> ReadersDriftOut:
-    """Whether annotators answer less as foreseen than they did, by week, until last Monday."""
+    """Annotator drift by week, until last Monday."""
     return ReadersDriftOut(items=reader_drift(session, context.settings.home))
 
 

@@ -87,9 +87,9 @@ class GroupOut(ResponseModel):
 
 
 class DriftOut(ResponseModel):
-    """How far images and labels have moved from those that the release was made from.
+    """Shift of images and labels from the training data of the model release.
 
-    ``site`` null: all; ``unfamiliar_share`` null: the release has no check for unlike images.
+    ``site`` null: all; ``unfamiliar_share`` null: the release has no out-of-distribution check.
     """
 
     site: str | None
@@ -103,7 +103,7 @@ class DriftOut(ResponseModel):
 
 
 class MonitorStepOut(ResponseModel):
-    """What the bets against the champion were worth at the end of a day, when so many patients had been counted."""
+    """Alarm statistic of the champion at the end of a day, when so many patients had been counted."""
 
     day: date
     n_units: int
@@ -233,7 +233,7 @@ class ComparisonOut(ResponseModel):
 
 
 class EvaluationIn(RequestModel):
-    """What is to be frozen and evaluated."""
+    """Options of a frozen evaluation."""
 
     release: uuid.UUID | None = None
     partition: Literal["all", "evaluation", "calibration"] = "evaluation"
@@ -304,9 +304,9 @@ class CorrectionsOut(ResponseModel):
 
 
 class AfterRevealOut(ResponseModel):
-    """What annotators changed after they had been shown a case; none of it enters evaluations or fits.
+    """Changes after unblinding; evaluations and fits do not use them.
 
-    Of the ``n_labels`` blind labels ``n_revised`` were changed to another class or to the same one, and ``n_retracted``
+    The ``n_labels`` blinded labels: ``n_revised`` were changed to another class or to the same one, and ``n_retracted``
     taken back. ``towards_prediction``: away from another class, to the most probable one or to nothing;
     ``away_from_prediction``: away from the most probable class.
     """

@@ -310,8 +310,8 @@ def _dependence_warnings(cohort: Cohort) -> list[str]:
         return []
     return [
         Message(
-            "annotators disagree more than the class probabilities allow (p = {p_value:.1g}): their "
-            "labels may not be independent given the image, or the classes are miscalibrated",
+            "annotators disagree more often than the class probabilities allow (p = "
+            "{p_value:.1g}): labels may depend on each other, or the classes are miscalibrated",
             p_value=test.p_value,
         )
     ]

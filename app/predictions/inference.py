@@ -147,7 +147,7 @@ class InferenceEngine:
     def served(self, alias: Alias | None) -> LoadedRelease:
         """The release of an alias, reloaded when it has moved; a release that fails leaves the old one serving."""
         if alias is None:
-            raise NoRelease("no release is served; add one with `secondread release add`")
+            raise NoRelease("no model release is in use; add one with `secondread release add`")
         with self._loading:
             loaded = self._served
             if loaded is not None and loaded.revision == alias.revision:
@@ -157,7 +157,9 @@ class InferenceEngine:
                 self._served = self._loaded(alias.release_id, alias.revision, release)
                 self.fault = None
             except NetworkMismatchError as exc:
-                raise ServiceUnavailable("the inference backend has another network than the release") from exc
+                raise ServiceUnavailable(
+                    "the inference backend runs a different network from the model release"
+                ) from exc
             except ReleaseError as exc:
                 self.fault = f"release {alias.release_id} cannot be loaded: {exc}"
                 if loaded is None:

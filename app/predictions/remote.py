@@ -140,7 +140,7 @@ class RemoteNetwork:
             ]
             return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
         except NetworkMismatchError as exc:
-            problem = ServiceUnavailable("the inference backend has another network than the release")
+            problem = ServiceUnavailable("the inference backend runs a different network from the model release")
             raise self._failed(problem, exc) from exc
 
     def trouble(self) -> str | None:
@@ -150,7 +150,7 @@ class RemoteNetwork:
         except ServiceUnavailable as exc:
             return exc.detail
         except NetworkMismatchError as exc:
-            problem = ServiceUnavailable("the inference backend has another network than the release")
+            problem = ServiceUnavailable("the inference backend runs a different network from the model release")
             return self._failed(problem, exc).detail
         return None
 
@@ -186,7 +186,7 @@ class RemoteNetwork:
         try:
             return self._outputs(answer, len(inputs))
         except wire_format.TensorError as exc:
-            problem = ServiceUnavailable("the inference backend does not answer as the network would")
+            problem = ServiceUnavailable("the inference backend returns an unexpected output")
             raise self._failed(problem, exc) from exc
 
     def _outputs(self, answer: BackendAnswer, n: int) -> Outputs:
@@ -220,20 +220,20 @@ class RemoteNetwork:
         except (httpx2.TransportError, TimeoutError) as exc:
             raise self._failed(ServiceUnavailable("the inference backend does not answer; try again"), exc) from exc
         except AnswerTooLargeError as exc:
-            problem = ServiceUnavailable("the inference backend does not answer as the network would")
+            problem = ServiceUnavailable("the inference backend returns an unexpected output")
             raise self._failed(problem, exc) from exc
         status = answer.status
         if status == HTTPStatus.OK:
             return answer
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            raise self._failed(ServiceUnavailable("the inference backend refuses the token of this service"), status)
+            raise self._failed(ServiceUnavailable("the inference backend rejects the token of this service"), status)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-            raise self._failed(ServiceUnavailable("the inference backend cannot answer just now; try again"), status)
+            raise self._failed(ServiceUnavailable("the inference backend is unavailable; try again"), status)
         if status == HTTPStatus.NOT_FOUND or method == "GET":
             raise self._failed(
                 ServiceUnavailable("the inference backend does not have the network of the release"), status
             )
-        raise self._failed(ServiceUnavailable("the inference backend refuses what the network takes"), status)
+        raise self._failed(ServiceUnavailable("the inference backend rejects the network's input"), status)
 
     def _ensure_checked(self, seconds: float) -> None:
         """Check the backend unless that was done so many seconds ago or less."""
@@ -293,8 +293,8 @@ class RemoteNetwork:
         digest = value.get("string_value") if isinstance(value, dict) else value
         if digest not in [None, self._sha256]:  # it may be anything
             raise NetworkMismatchError(
-                f"the inference backend has another network than the release: its SHA-256 of network.onnx is {digest}, "
-                f"the release's {self._sha256}"
+                "the inference backend runs a different network from the model release: its SHA-256 of network.onnx is "
+                f"{digest}, the release's {self._sha256}"
             )
 
 

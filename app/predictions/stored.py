@@ -164,9 +164,9 @@ def _build_distribution(rows: Sequence[Any]) -> PredictiveDistribution:
     return DirichletCpe(probs, np.array([row.log_concentration for row in rows], dtype=np.float64))
 
 
-UNFAMILIAR = Message("the image is unlike the cells of the release")
-NOT_YET = Message("no answers have calibrated sets of this release yet")
-SEVERAL = Message("sets are calibrated for cells with one label or none")
+UNFAMILIAR = Message("the image is out of distribution")
+NOT_YET = Message("this model release has no calibrated prediction sets yet")
+SEVERAL = Message("prediction sets need a cell with at most one label")
 
 
 class SiteThresholds(ResponseModel):
@@ -183,7 +183,7 @@ class SiteThresholds(ResponseModel):
 
 
 class SetQualityOut(ResponseModel):
-    """What the sets were worth on the evaluation partition; each patient counts once.
+    """Coverage of the prediction sets on the evaluation partition; each patient counts once.
 
     ``labels``: 0 for sets of predictions, 1 for sets after a label. ``by``: all cells, those of one site, or those with
     one class as answer. ``n_without``: cells among them that had no set. ``single``: share of the sets of one class.
@@ -314,12 +314,12 @@ def _reason_without_set(
     fewest = fewest_patients(published.misses)
     if cell.n_labels == 0:
         return Message(
-            "answers about cells of {n_patients} patients are known, and at least {fewest} are needed",
+            "cells of {n_patients} patients have answers; at least {fewest} are needed",
             n_patients=n_patients,
             fewest=fewest,
         )
     return Message(
-        "cells of {n_patients} patients were read twice, and more are needed (at least {fewest})",
+        "cells of {n_patients} patients have two labels; at least {fewest} are needed",
         n_patients=n_patients,
         fewest=fewest,
     )

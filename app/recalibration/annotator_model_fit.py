@@ -41,7 +41,7 @@ def fit_reader_model(job: RunningJob) -> JobResult:
     prior = material.fitting.predicted(release, release.calibration)
     if not has_concentration(prior):
         raise ValueError(
-            Message("the release's disagreement is not calibrated: labels move its predictions by nothing yet")
+            Message("the model release has no calibrated disagreement, so labels do not change its predictions yet")
         )
     job.report(
         _FITTING,
@@ -55,7 +55,7 @@ def fit_reader_model(job: RunningJob) -> JobResult:
         )
 
     choice = choose_readers(prior, fitting, fitting.annotators, groups, experts=request.experts, progress=progress)
-    job.report(_JUDGING, Message("judging by the next label of cases that no fit has seen"))
+    job.report(_JUDGING, Message("testing on the next label of cells not used for fitting"))
     gain = None if choice.kind == ALIKE else _measure_gain(material, release, choice)
     report = _fit_report(fitting, choice, gain)
 
@@ -73,7 +73,9 @@ def _choose_prior_release(
         return material.parent_id, material.parent
     release = read_release(job.context.folders.path(f"releases/{asked}"))
     if release.network_sha256 != material.parent.network_sha256:
-        raise ValueError(Message("the release has another network than the champion; promote it, and fit then"))
+        raise ValueError(
+            Message("the model release uses a different network from the champion; promote it before fitting")
+        )
     return asked, release
 
 
@@ -90,13 +92,13 @@ def _require_enough(fitting: Annotations) -> None:
     if fitting.n_annotators < MIN_ANNOTATORS:
         raise ValueError(
             Message(
-                "labels of {names} annotators; at least {fewest} are needed to tell them apart",
+                "there are labels from {names} annotators; at least {fewest} are needed",
                 names=fitting.n_annotators,
                 fewest=MIN_ANNOTATORS,
             )
         )
     if not (fitting.per_case >= MIN_ANNOTATORS).any():
-        raise ValueError(Message("no case of the calibration partition has labels of two annotators yet"))
+        raise ValueError(Message("no cell of the calibration partition has labels from two annotators yet"))
 
 
 def _measure_gain(material: RecalibrationInputs, release: Release, choice: Choice) -> HeldOutGain:
@@ -128,21 +130,23 @@ def _fit_report(fitting: Annotations, choice: Choice, gain: HeldOutGain | None) 
 
 def _describe_verdict(gain: HeldOutGain | None) -> str:
     if gain is None:
-        return Message("left-out labels are predicted no better by who gave them: annotators are taken as alike")
+        return Message(
+            "annotator names do not improve predictions of held-out labels; all annotators are weighted equally"
+        )
     gain_text = _format_gain(gain.over_served)
     if gain.passed:
         return Message(
-            "the next label is predicted better by {said} nats on cases that no fit has seen", said=gain_text
+            "the next label is predicted better by {said} nats on cells not used for fitting", said=gain_text
         )
     return Message(
-        "it is not sure that the next label is predicted better on cases that no fit has seen (by {said} nats)",
+        "no significant improvement in predicting the next label on cells not used for fitting ({said} nats)",
         said=gain_text,
     )
 
 
 def _format_gain(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
-        return Message("{value:.4f} (too few cases for an interval)", value=gain.value)
+        return Message("{value:.4f} (too few cells for an interval)", value=gain.value)
     return Message(
         "{value:.4f} (95 % interval {low:.4f} to {high:.4f})", value=gain.value, low=gain.low, high=gain.high
     )

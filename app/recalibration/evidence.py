@@ -96,7 +96,7 @@ def compare_with_first_champion(
     """Change from the release that was promoted first in this service, by what its network made of the same cases."""
     first_id = release_service.first_champion_id(session)
     if first_id is None:
-        return SinceFirstChampion(None, Message("the audit does not tell which release was promoted first"))
+        return SinceFirstChampion(None, Message("the audit log does not show which model release was promoted first"))
     first_row, champion_row = (
         release_service.existing_release(session, first_id),
         release_service.existing_release(session, champion_id),
@@ -112,7 +112,7 @@ def compare_with_first_champion(
     rows = np.array([row_of.get(case_id, -1) for case_id in cohort.columns.ids()], dtype=np.intp)
     predicted_rows = np.flatnonzero(rows >= 0)
     if not predicted_rows.size:
-        return SinceFirstChampion(first_id, Message("its network has seen none of these cases"))
+        return SinceFirstChampion(first_id, Message("its network was not trained on any of these cells"))
     before = outputs.take(rows[predicted_rows]).predicted(first, first.calibration)
     change = measure_paired_change(cohort.take(rows >= 0), before, _PredictionSubset.of(after, predicted_rows))
     return SinceFirstChampion(first_id, change, int(predicted_rows.size))
@@ -122,8 +122,8 @@ def describe_lost_attempts(session: Session) -> tuple[str, ...]:
     """Describe each restored backup: later attempts are not counted."""
     return tuple(
         Message(
-            "A backup was brought back on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of "
-            "the audit; attempts after it are not counted.",
+            "A backup was restored on {at:%Y-%m-%d at %H:%M} UTC. It ended with event {last} of "
+            "the audit log; later attempts are not counted.",
             at=event["created_at"],
             last=last,
         )

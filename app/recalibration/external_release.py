@@ -42,7 +42,7 @@ def judge_release(job: RunningJob) -> JobResult:
     release_id = uuid.UUID(job.parameters["release"])
     plan = ChangePlan.read(job.context.settings.change_plan)
     predict_stored_cases(job)
-    job.report(0.96, Message("judging against the champion"))
+    job.report(0.96, Message("comparing with the champion"))
     with job.context.database.read_moment() as session:
         material = _read_judgement_inputs(session, release_id, job.context.keys.training)
         basis = _verdict_basis(material, plan)
@@ -70,9 +70,7 @@ def judge_release(job: RunningJob) -> JobResult:
 
 
 def _repeat_verdict(standing: release_service.Gate) -> release_service.Gate:
-    again = Message(
-        "Nothing that it is judged by has changed since: this verdict stands, and asking again was no attempt."
-    )
+    again = Message("No label has changed since the last check, so its result stands and no attempt was used.")
     return standing.model_copy(update={"findings": [again, *standing.findings]})
 
 
@@ -98,7 +96,7 @@ class _JudgementInputs:
 def _read_judgement_inputs(session: Session, release_id: uuid.UUID, key: DerivedKey) -> _JudgementInputs:
     champion_id = release_service.served_release_id(session)
     if champion_id == release_id:
-        raise Conflict("this release is the champion; there is nothing to judge it against")
+        raise Conflict("this model release is the champion; choose another one to compare")
     row = release_service.existing_release(session, release_id)
     classes, question = release_service.class_codes(row), metric_service.CohortQuery()
     columns, after = (metric_service.load_dataset(session, one, classes) for one in (champion_id, release_id))
@@ -132,9 +130,9 @@ def _verdict_basis(material: _JudgementInputs, plan: ChangePlan) -> str:
 def _unknown_training_findings(card: CardContents, key: DerivedKey) -> tuple[str, ...]:
     images, patients = release_service.check_training_disclosure(card, key)
     if images == "unknown":
-        return (Message("Which cells it was trained on is unknown; overlaps with the evaluation cannot be left out."),)
+        return (Message("Its training cells are unknown, so overlaps with the evaluation cannot be excluded."),)
     if patients == "unknown":
-        return (Message("Whether it was trained on other cells of the patients who judge it is unknown."),)
+        return (Message("Its training may include other cells of the evaluation patients."),)
     return ()
 
 

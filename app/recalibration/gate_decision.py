@@ -45,8 +45,15 @@ class AnnotatorStability:
         """Reasons to refuse a candidate that is worse without one annotator; none if it is as good."""
         words = {"L": "L", "L_D": "L_φ"}
         return [
-            f"the change of {words[loss]} leans on {name}: without their labels it is {shift.value:.4f} worse "
-            f"({shift.value / shift.se:.1f} standard errors, {self.limit:.1f} are allowed)"
+            Message(
+                "the change of {loss} depends on {name}: without their labels it is {worse:.4f} worse "
+                "({errors:.1f} standard errors; {limit:.1f} allowed)",
+                loss=words[loss],
+                name=name,
+                worse=shift.value,
+                errors=shift.value / shift.se,
+                limit=self.limit,
+            )
             for loss, shift in shifts_of(change, self.whole, self.cluster).items()
             if shift.se > 0 and shift.value > self.limit * shift.se
         ]
@@ -57,10 +64,7 @@ ERROR_RATE = 0.05
 #: Annotators below which it cannot be seen whether a candidate leans on one of them.
 FEWEST_ANNOTATORS = 3
 (_RULE,) = messages(
-    (
-        "this is attempt {attempt} on this champion, in which one of the two must fall with p ≤ {each:.2g} (half of "
-        "the attempt's {attempt2:.2g})",
-    )
+    ("attempt {attempt} on this champion requires p ≤ {each:.2g} for one of the two losses (half of {attempt2:.2g})",)
 )
 
 
@@ -120,7 +124,7 @@ def judge_overall(evidence: GateEvidence, attempt: int, max_increase: float | No
         return decision
     if isinstance(first, str):
         return decision + GateDecision(
-            [], [Message("Harm since the first champion cannot be checked: {first}.", first=first)]
+            [], [Message("The change since the first champion cannot be checked: {first}.", first=first)]
         )
     return decision + _judge_harm_since_first(first)
 
@@ -132,12 +136,10 @@ def _judge_improvement(whole: Change, attempt: int) -> GateDecision:
     change_text = joined("; ", filter(None, map(_told, changes))) or Message("no loss can be estimated")
     rule = Message(_RULE, attempt=attempt, each=each, attempt2=attempt_level(attempt))
     if better:
-        is_better = Message(
-            "It is better in {better}: {told}; {rule}.", better=listed(better), told=change_text, rule=rule
-        )
+        is_better = Message("Improved: {better}. {told}; {rule}.", better=listed(better), told=change_text, rule=rule)
         return GateDecision([], [is_better])
     needed = describe_required_cases([(name, loss) for name, loss, _ in changes], attempt_level(attempt + 1) / 2)
-    reason = Message("it is not surely better than the champion: {told}; {rule}", told=change_text, rule=rule)
+    reason = Message("no significant improvement over the champion: {told}; {rule}", told=change_text, rule=rule)
     return GateDecision([reason], [needed])
 
 
@@ -182,7 +184,7 @@ def _judge_harm_since_first(first: Change) -> GateDecision:
             reasons += describe_regression(name, estimate.efficient, when)
         else:
             findings.append(
-                Message("Harm to {name}{when} cannot be checked: too few labelled patients.", name=name, when=when)
+                Message("Too few labelled patients to check whether {name} worsens{when}.", name=name, when=when)
             )
     return GateDecision(reasons, findings)
 
@@ -194,7 +196,7 @@ def _judge_margin(whole: Change, max_increase: float | None) -> GateDecision:
     return GateDecision(
         [
             Message(
-                "{name} may rise by up to {high:.4f} (95 %), more than the {max_increase:g} of the change plan",
+                "{name} could rise by up to {high:.4f} (95 %); the change plan allows {max_increase:g}",
                 name=name,
                 high=high,
                 max_increase=max_increase,
@@ -214,16 +216,14 @@ def judge_annotator_dependence(evidence: GateEvidence) -> GateDecision:
     if n < FEWEST_ANNOTATORS:
         few = {0: "nobody", 1: Message("only one annotator")}.get(n, Message("only two annotators"))
         return GateDecision(
-            [], [Message("Whether it leans on one annotator cannot be checked: {few} labelled.", few=few)]
+            [], [Message("Dependence on a single annotator cannot be checked: {few} labelled.", few=few)]
         )
     stability = AnnotatorStability(evidence.whole, evidence.cluster, n)
     reasons: list[str] = []
     findings: list[str] = []
     for name, change in without.items():
         if isinstance(change, str):
-            findings.append(
-                Message("Whether it leans on {name} cannot be checked: {change}.", name=name, change=change)
-            )
+            findings.append(Message("Dependence on {name} cannot be checked: {change}.", name=name, change=change))
             continue
         reasons += stability.reasons(name, change)
         lacking = [loss for loss, estimate in losses_of(change) if estimate.se is None]
@@ -231,13 +231,16 @@ def judge_annotator_dependence(evidence: GateEvidence) -> GateDecision:
             losses = listed(lacking)
             findings.append(
                 Message(
-                    "Whether {losses} leans on {name} cannot be checked: too few labels remain without them.",
+                    "The dependence of {losses} on {name} cannot be checked: too few labels remain without them.",
                     losses=losses,
                     name=name,
                 )
             )
     if not reasons:
         findings.append(
-            Message("Nobody's labels carry it alone ({limit:.1f} standard errors are allowed).", limit=stability.limit)
+            Message(
+                "The result does not depend on a single annotator ({limit:.1f} standard errors allowed).",
+                limit=stability.limit,
+            )
         )
     return GateDecision(reasons, findings)

@@ -31,23 +31,23 @@ def describe_required_cases(losses: Iterable[tuple[str, Estimate | ModelAssisted
     falls = [(times, name) for times, name in factors if times is not None]
     if not falls:
         return Message(
-            "What it would need: neither loss fell, so that more cases to judge by promise nothing. A better fit is "
-            "needed: more labelled cases in the calibration partition, or labels that say something else than those "
-            "that the champion was calibrated on."
+            "Requirements: neither loss improved, so more evaluation cells would not help. "
+            "Collect more labelled cells in the calibration partition."
         )
     times, name = min(falls)
     if times > _OUT_OF_REACH:
         return Message(
-            "What it would need: the fall of {name} is so small beside its error that more than "
-            "{out_of_reach} times as many cases would have to judge; a better fit is the nearer way.",
+            "Requirements: the fall of {name} is small compared with its error; showing it would "
+            "take more than {out_of_reach} times as many evaluation cells. Improve the fit "
+            "instead.",
             name=name,
             out_of_reach=_OUT_OF_REACH,
         )
     share = math.ceil(10 * times) / 10
     return Message(
-        "What it would need: if {name} truly falls by as much as it seems, {share:g} times as many "
-        "judging cases show it in {power:.0%} of attempts (p ≤ {level:.2g} in the next one). How "
-        "much it falls is itself uncertain.",
+        "Requirements: if the fall of {name} is real, {share:g} times as many evaluation "
+        "cells would show it in {power:.0%} of attempts (p ≤ {level:.2g} in the next one). "
+        "The size of the fall is uncertain.",
         name=name,
         share=share,
         power=POWER,
@@ -88,27 +88,28 @@ def _describe_missing_cases(missing: int, what: str) -> str:
         return ""
     altogether = math.ceil(missing / _SHARE_OF_FITS)
     return Message(
-        "{missing:,} more {what} are needed there. About {share_of_fits} of all cases come there, "
-        "since half of the patients evaluate and some are kept for answer sets: have about "
-        "{altogether:,} more cases {what2}.",
+        "{missing:,} more {what} are needed in that partition. It receives about "
+        "{share_of_fits} of all cells, so collect about {altogether:,} more cells {what2}.",
         missing=missing,
         what=what,
         share_of_fits=_format_percent(_SHARE_OF_FITS),
         altogether=altogether,
-        what2=Message("read twice (the reading policy says how many are)") if "double" in what else Message("labelled"),
+        what2=Message("with two labels (the reading policy sets the share)")
+        if "double" in what
+        else Message("labelled"),
     )
 
 
 def few_labels_error(plan: ChangePlan, n_cases: int, n_patients: int) -> RecalibrationRefusedError:
     """Build the refusal of a recalibration with too few labelled cases or patients."""
     needs = [
-        _describe_missing_cases(plan.min_labelled_cases - n_cases, Message("labelled cases")),
+        _describe_missing_cases(plan.min_labelled_cases - n_cases, Message("labelled cells")),
         _describe_missing_patients(plan.min_patients - n_patients),
     ]
     return RecalibrationRefusedError(
         Message(
-            "recalibration needs {min_labelled_cases} labelled cases of {min_patients} patients in the "
-            "calibration partition; there are {n_cases} of {n_patients}.",
+            "recalibration needs {min_labelled_cases} labelled cells from {min_patients} "
+            "patients in the calibration partition, which has {n_cases} from {n_patients}.",
             min_labelled_cases=plan.min_labelled_cases,
             min_patients=plan.min_patients,
             n_cases=n_cases,
@@ -126,8 +127,8 @@ def few_double_reads_error(plan: ChangePlan, fewest: int, n_pairs: int, n_patien
     ]
     return RecalibrationRefusedError(
         Message(
-            "adapting needs {fewest} cases with two blind planned labels, and labelled cases of "
-            "{min_patients} patients, in the calibration partition; there are {n_pairs}, of "
+            "adapting needs {fewest} cells with two blinded planned labels, and labelled cells "
+            "from {min_patients} patients, in the calibration partition, which has {n_pairs} and "
             "{n_patients}.",
             fewest=fewest,
             min_patients=plan.min_patients,
@@ -142,7 +143,7 @@ def _describe_missing_patients(missing: int) -> str:
     if missing <= 0:
         return ""
     return Message(
-        "They must come from {missing:,} more patient{plural} there.",
+        "They must include {missing:,} more patient{plural}.",
         missing=missing,
         plural="" if missing == 1 else "s",
     )
@@ -168,13 +169,13 @@ def change_beyond_plan_error(
         Message("the change plan does not allow this change: {broken}.", broken=joined("; ", broken)),
         told,
         Message(
-            "It would need a change plan (SECONDREAD_CHANGE_PLAN) with {needs}, which somebody answers for.",
+            "To allow it, set a change plan (SECONDREAD_CHANGE_PLAN) with {needs}, and name a "
+            "person who is responsible for it.",
             needs=listed(needs),
         ),
         Message(
-            "Or it needs more labels: the fit saw {n_labelled:,} labelled cases, which move it by "
-            "chance too. What is left with twice as many is a real change of annotators, stain or "
-            "cells.",
+            "Or collect more labels: the fit used {n_labelled:,} labelled cells, and some of the "
+            "change may be due to chance. A change that persists with twice as many is real.",
             n_labelled=n_labelled,
         ),
     )
@@ -187,15 +188,12 @@ def describe_prediction_change(
     first, then = before.class_probs.mean(axis=0), after.class_probs.mean(axis=0)
     most = np.argsort(-np.abs(then - first))[:_SHOWN]
     parts = [
-        Message("{k} {k2}, then {k3}", k=names[k], k2=_format_percent(first[k]), k3=_format_percent(then[k]))
-        for k in most
+        Message("{k} {k2} → {k3}", k=names[k], k2=_format_percent(first[k]), k3=_format_percent(then[k])) for k in most
     ]
     two = [float(np.mean(each.disagreement_probs)) for each in (before, after)]
-    parts.append(
-        Message("two annotators differ {two}, then {two2}", two=_format_percent(two[0]), two2=_format_percent(two[1]))
-    )
+    parts.append(Message("disagreement {two} → {two2}", two=_format_percent(two[0]), two2=_format_percent(two[1])))
     return Message(
-        "Before and after, on average over {class_probs:,} stored cases: {parts}.",
+        "Mean before and after, over {class_probs:,} stored cells: {parts}.",
         class_probs=len(before.class_probs),
         parts=joined("; ", parts),
     )

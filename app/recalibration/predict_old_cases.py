@@ -23,6 +23,7 @@ from app.predictions.service import output_values, prediction_values
 from app.recalibration.training_data import decode_vectors, update_worklist_places
 from app.releases.service import CaseFingerprint, class_codes, existing_release, find_training_uses, served_release_id
 from ml.images.preprocess import decode_image
+from ml.messages import Message
 from ml.release.artifact import Release, read_release
 from ml.release.predictor import BATCH, prediction_of, quality_features_for_release
 
@@ -86,8 +87,8 @@ def predict_stored_cases(job: RunningJob) -> PredictionResult:
         if not rows:
             break
         after, seen, predicted = rows[-1][0], seen + len(rows), predicted + len(new)
-        job.report(0.7 + 0.2 * seen / max(total, 1), f"{seen:,} of {total:,} cases")
-    job.report(0.95, "writing the snapshot for evaluations")
+        job.report(0.7 + 0.2 * seen / max(total, 1), Message("{n:,} of {total:,} cells", n=seen, total=total))
+    job.report(0.95, Message("writing the snapshot for evaluations"))
     refresh_snapshot(context, release_id, classes)
     return {
         "release": str(release_id),
@@ -157,7 +158,7 @@ def _run_network_on_images(job: RunningJob, release: Release, span: _CaseRange) 
                 if values:
                     insert_new(session, NetworkOutput, values)
         after, done, unreadable = rows[-1][0], done + len(rows), unreadable + len(rows) - len(images)
-        job.report(0.7 * done / total, f"the network has seen {done:,} of {total:,} images")
+        job.report(0.7 * done / total, Message("network: {n:,} of {total:,} images", n=done, total=total))
 
 
 def _read_stored_image(context: ServiceContext, stored_sha256: str) -> Image.Image | None:

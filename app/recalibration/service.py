@@ -68,6 +68,7 @@ from app.releases.service import (
 from ml.calibration.calibrators import Calibration, FitDocument, calibrate
 from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annotators
 from ml.distributions.families import PredictiveDistribution
+from ml.messages import Message
 from ml.metrics.losses import Verdict, verdict_of
 from ml.metrics.paired_difference import Change
 from ml.release.artifact import Release, read_release, write_recalibrated
@@ -106,8 +107,11 @@ def require_labels(labelled: LabelledOutputs, parent: Release, method: Recalibra
     if method == "adapt":
         if parent.calibration.concentration is None:
             raise RecalibrationRefusedError(
-                "the champion has no concentration head that could be adapted; recalibrate with the method "
-                f"temperature, which fits one, once {plan.min_labelled_cases} cases have labels."
+                Message(
+                    "the champion has no concentration head to adapt; recalibrate with the method temperature once "
+                    "{n} cells have labels.",
+                    n=plan.min_labelled_cases,
+                )
             )
         n_pairs, fewest = labelled.n_double_reads, max(plan.min_double_reads, FEWEST_PAIRS)
         if n_pairs < fewest or n_patients < plan.min_patients:
@@ -261,15 +265,19 @@ def recalibrate_champion(job: RunningJob) -> JobResult:
     plan = ChangePlan.read(settings.change_plan)
     if request.method not in plan.methods:
         raise RecalibrationRefusedError(
-            f"the change plan allows the methods {', '.join(plan.methods)}, not {request.method}."
+            Message(
+                "the change plan allows the methods {methods}, not {method}.",
+                methods=", ".join(plan.methods),
+                method=request.method,
+            )
         )
-    job.report(_READING, "reading labels and stored outputs")
+    job.report(_READING, Message("reading labels and stored outputs"))
     with job.context.database.read_moment() as session:
         material = read_recalibration_inputs(session, job.context, request.since)
-    job.report(_FITTING, f"fitting on {len(material.fitting.case_ids):,} stored cases")
+    job.report(_FITTING, Message("fitting on {n:,} stored cells", n=len(material.fitting.case_ids)))
     candidate_fit = fit_candidate(material, request.method, plan)
     shift = _require_allowed_shift(material, candidate_fit, plan)
-    job.report(_JUDGING, "judging against the champion")
+    job.report(_JUDGING, Message("comparing with the champion"))
     gate = _judge_at_gate(job, material, candidate_fit.calibration, request.method, plan)
     now_served = material.judging.predicted(material.parent, material.parent.calibration)
     findings = RecalibrationFindings(
@@ -290,7 +298,7 @@ def recalibrate_champion(job: RunningJob) -> JobResult:
         n_kept_for_sets=material.n_kept_for_sets,
         n_left_out_of_judgement=material.n_left_out_of_judgement,
     )
-    job.report(_WRITING, "writing the candidate")
+    job.report(_WRITING, Message("writing the candidate"))
     return _write_candidate(job, material, candidate_fit, findings)
 
 
@@ -321,7 +329,7 @@ def _judge_at_gate(
     tried: dict[str, Change | str] = {}
     for number, name in enumerate(names if len(names) >= FEWEST_ANNOTATORS else []):
         done = _LEAVING_OUT + (_LEFT_OUT - _LEAVING_OUT) * number / len(names)
-        job.report(done, f"judging without annotator {number + 1} of {len(names)}")
+        job.report(done, Message("checking without annotator {n} of {total}", n=number + 1, total=len(names)))
         try:
             tried[name] = judge_candidate(material, fit_candidate(material, method, plan, name).calibration, name)
         except ValueError as exc:

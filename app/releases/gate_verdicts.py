@@ -61,7 +61,7 @@ class Attempt(ResponseModel):
 
 
 class SinceFirst(ResponseModel):
-    """Changes from the release that was promoted first in this service, or why they are unknown."""
+    """Changes since the first champion, or the reason why they are unknown."""
 
     release: str | None
     is_champion: bool = False
@@ -72,7 +72,7 @@ class SinceFirst(ResponseModel):
 
 
 class Gate(ResponseModel):
-    """What the gate found.
+    """Result of the promotion check.
 
     Attributes:
         passed: whether the candidate may become champion.

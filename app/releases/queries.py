@@ -23,7 +23,7 @@ def served_release_id(session: Session) -> uuid.UUID:
     """Identifier of the champion."""
     alias = get_champion_alias(session)
     if alias is None:
-        raise NoRelease("no release is served; add one with `secondread release add`")
+        raise NoRelease("no model release is in use; add one with `secondread release add`")
     return alias.release_id
 
 
@@ -99,7 +99,7 @@ def reading_classes(session: Session) -> list[ClassOut]:
 def served_release_classes(release: ReleaseRow | None) -> list[ClassOut]:
     """Classes of the reading task, by the release that is served."""
     if release is None:
-        raise NoRelease("no release is served; add one with `secondread release add`")
+        raise NoRelease("no model release is in use; add one with `secondread release add`")
     return [ClassOut(**info) for info in release.card["classes"]]
 
 

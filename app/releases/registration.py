@@ -111,4 +111,6 @@ def _find_registered_release(session: Session, release: Release) -> ReleaseRow |
 def _require_classes(session: Session, release: Release) -> None:
     for other in all_releases(session)[:1]:
         if class_codes(other) != list(release.classes):
-            raise Conflict("the release has other classes than this reading task; use another SECONDREAD_HOME for it")
+            raise Conflict(
+                "the model release has different classes from this reading task; use another SECONDREAD_HOME"
+            )

@@ -85,7 +85,7 @@ def move_alias(
     responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
 def judge_release(release_id: uuid.UUID, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Judge a release that was trained elsewhere against the champion, in a job; one attempt on that champion."""
+    """Run the promotion check on a model release, in a job; one attempt on the champion."""
     return once(
         call.session, None, lambda: service.request_judgement(call.session, call.context, call.principal, release_id)
     )

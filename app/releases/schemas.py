@@ -74,8 +74,8 @@ class AliasIn(RequestModel):
     despite_gate: Annotated[
         bool,
         Field(
-            description="Promote a release that the gate refused, or that no gate has judged, all the same; the reason "
-            "then says why. The first champion of an empty service needs no such choice."
+            description="Promote a model release without a passed promotion check; the reason must explain it. "
+            "The first champion of an empty service needs no check."
         ),
     ] = False
 

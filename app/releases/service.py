@@ -79,7 +79,7 @@ def submit_judgement(
     # Each judgement is an attempt, so pressing twice must not ask twice.
     row = existing_release(session, release_id)
     if served_release_id(session) == release_id:
-        raise Conflict("this release is the champion; there is nothing to judge it against")
+        raise Conflict("this model release is the champion; choose another one to compare")
     if (fault := find_gate_fault(row.card)) is not None:
         raise Conflict("{fault}; such a release cannot be promoted", fault=fault)
     parameters = {"release": str(release_id)}
@@ -90,8 +90,9 @@ def submit_judgement(
 
 
 _NOT_JUDGED = Message(
-    "no gate has judged this release against the present champion; ask for that first (`secondread release judge`, "
-    "the button on its page, or POST /v1/releases/{id}/judgements)"
+    "this model release needs a promotion check against the current champion "
+    "(`secondread release judge`, the button on its page, or POST "
+    "/v1/releases/{id}/judgements)"
 )
 
 
@@ -128,11 +129,11 @@ def move_alias(
     present = 0 if alias is None else alias.revision
     if revision is not None and revision != present:
         raise PreconditionFailed(
-            "{name} is at revision {present} now; look again before you move it", name=name, present=present
+            "{name} is now at revision {present}; reload before changing it", name=name, present=present
         )
     before = None if alias is None else alias.release_id
     if not compare_and_swap(session, Alias, {"name": name}, {"release_id": release_id}, present):
-        raise Conflict("{name} was moved meanwhile; look again", name=name)
+        raise Conflict("{name} was changed in the meantime; reload", name=name)
     details = {"alias": name, "before": None if before is None else str(before), "after": str(release_id)}
     details |= {"despite_gate": overruled} if overruled else {}
     request_predictions(session, context, release_id, None)
@@ -159,13 +160,11 @@ def _require_choice(
         verdict = (
             _NOT_JUDGED
             if gate is None
-            else Message("the gate refused this candidate: {reasons}", reasons=joined("; ", gate.reasons))
+            else Message("the promotion check rejected this candidate: {reasons}", reasons=joined("; ", gate.reasons))
         )
-        raise Conflict(
-            "{verdict}; to promote it all the same, choose so (despite_gate) and give the reason", verdict=verdict
-        )
+        raise Conflict("{verdict}; to promote it anyway, set despite_gate and give the reason", verdict=verdict)
     if not reason.strip():
-        raise InvalidValue("say why this release is promoted although the gate did not let it through")
+        raise InvalidValue("give the reason for promoting this model release without a passed check")
     return gate_verdict(gate)
 
 

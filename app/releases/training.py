@@ -73,11 +73,11 @@ class OverlapOut(ResponseModel):
     def sentence(self) -> str:
         """The same for people."""
         if self.images == "unknown":
-            return Message("which cells it was trained on is unknown: it carries no digests of them")
+            return Message("its training cells are unknown because it has no digests of them")
         of = Message("{n_trained_on:,} of {n_cases:,}", n_trained_on=self.n_trained_on, n_cases=self.n_cases)
-        parts = [Message("{of} stored cases were trained on, and are left out where it is judged", of=of)]
+        parts = [Message("{of} stored cells were used for training and are excluded from evaluation", of=of)]
         if self.patients == "unknown":
-            parts.append(Message("; whether it was trained on other cells of the same patients is unknown"))
+            parts.append(Message("; training may include other cells of the same patients"))
         return joined("", parts)
 
 

@@ -53,33 +53,29 @@ class ReadersAnnex:
             yield Message("There are no labels yet.")
             return
         each = (
-            Message("{n_cases:.1f} labels a case", n_cases=self.n_labels / self.n_cases)
+            Message("{n_cases:.1f} labels per cell", n_cases=self.n_labels / self.n_cases)
             if self.n_cases
-            else Message("no case")
+            else Message("no cell")
         )
         named = Message("{n} annotator", n=n) if n == 1 else Message("{n} annotators", n=count(n))
         yield Message(
-            "{named} gave {n_labels} labels of {n_cases} cases, {each} on average.",
+            "{named} gave {n_labels} labels for {n_cases} cells ({each} on average).",
             named=named,
             n_labels=count(self.n_labels),
             n_cases=count(self.n_cases),
             each=each,
         )
         if self.n_labels < n * self.n_cases:
-            yield Message("Not everybody read every case.")
+            yield Message("Not every annotator read every cell.")
         if self.for_new_ones:
-            yield (
-                Message(
-                    "The first interval is for these annotators, the second for new ones like them: it takes the "
-                    "annotators as a sample too, and contains the first."
-                )
-            )
+            yield Message("The first interval applies to these annotators, the second to new annotators like them.")
         elif n < ENOUGH:
-            only = Message("is one annotator") if n == 1 else Message("are two annotators")
-            yield Message("There {only} only: intervals for new annotators need three, and are left out.", only=only)
+            only = Message("is only one annotator") if n == 1 else Message("are only two annotators")
+            yield Message("There {only}: intervals for new annotators need three and are omitted.", only=only)
         else:
             yield Message(
-                "Fewer than three annotators read cases of two patients: intervals for new annotators are left out."
+                "Intervals for new annotators are omitted: they need three annotators with cells "
+                "from two patients each."
             )
 
 
@@ -231,7 +227,7 @@ def draw_operating_curve(rows: Sequence[WhatIfOut], now: float | None) -> Report
     ]
     start, end = ([PlotMark(at, 100.0 - at, None, None, "")] if marks else [] for at in (0.0, 100.0))
     return ReportPlot(
-        x_title=gettext("cases read twice"),
+        x_title=gettext("cells read twice"),
         y_title=gettext("disagreements caught"),
         x_ticks=_QUARTERS,
         y_ticks=_FROM_BELOW,
@@ -252,7 +248,7 @@ def draw_weekly_workload(weeks: Sequence[WeekOut]) -> ReportPlot:
         for offset, kind, value in ((0.12, "received", row.received), (0.5, "answered", row.answered)):
             words = {"week": _format_day(row.week), "n": localize_decimal(f"{value:,}")}
             if kind == "received":
-                title = gettext("week of %(week)s: %(n)s cases received", **words)
+                title = gettext("week of %(week)s: %(n)s cells received", **words)
             else:
                 title = gettext("week of %(week)s: %(n)s reads given", **words)
             bars.append(PlotBar((place + offset) * step, 0.36 * step, 100 * value / top, kind, title))
@@ -306,7 +302,7 @@ def draw_disagreement_trend(rows: Sequence[TrendOut], title: str, *, in_time: bo
         single = row.differed.n < 2
         low, high = (None if end is None else _percent_from_top(end) for end in (row.differed.low, row.differed.high))
         share = format_percent(row.differed.value) + format_share_interval(row.differed)
-        text = gettext("%(name)s: %(share)s differed", name=name, share=share)
+        text = gettext("%(name)s: %(share)s disagreed", name=name, share=share)
         observed_marks.append(PlotMark(x, _percent_from_top(row.differed.value), low, high, text, single=single))
     ticks = [
         AxisTick((place + 0.5) * step, _shorten_name(row.group or gettext("not recorded")))
@@ -314,7 +310,9 @@ def draw_disagreement_trend(rows: Sequence[TrendOut], title: str, *, in_time: bo
     ]
     lines = connect_neighbours(observed_marks) if in_time else []
     marks = [*predicted_marks, *observed_marks]
-    return ReportPlot(title, gettext("annotators who differ"), ticks[:: 1 + len(ticks) // 7], _FROM_BELOW, marks, lines)
+    return ReportPlot(
+        title, gettext("annotators in disagreement"), ticks[:: 1 + len(ticks) // 7], _FROM_BELOW, marks, lines
+    )
 
 
 def _shorten_name(name: str) -> str:
@@ -352,7 +350,7 @@ def draw_score_alarm(monitors: Sequence[ScoreMonitorOut]) -> ReportPlot:
         AxisTick(up(threshold), gettext("alarm %(value)s", value=localize_decimal(f"{threshold:+.1f}"))),
         AxisTick(up(0.0), "0"),
     ]
-    return ReportPlot(gettext("day"), gettext("log₁₀ of the bets' worth"), ends_of_time, heights, marks, lines)
+    return ReportPlot(gettext("day"), gettext("log₁₀ of the alarm statistic"), ends_of_time, heights, marks, lines)
 
 
 @dataclass(frozen=True)

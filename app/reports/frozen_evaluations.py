@@ -25,7 +25,7 @@ from app.reports.report import build_report_parts, csv_report
 from app.reports.schemas import ReportBody
 from app.reports.targets import current_targets
 from app.storage.bundles import SharedFolders
-from ml.messages import Term
+from ml.messages import Message, Term
 from ml.util.files import file_sha256, write_bytes_atomically
 
 EVALUATIONS, LABELS, PREDICTIONS = "evaluations", "labels.parquet", "predictions.parquet"
@@ -103,13 +103,15 @@ def read_report_file(session: Session, context: ServiceContext, evaluation_id: u
     """A file of an evaluation's report."""
     job, evaluation = _job_and_evaluation(session, evaluation_id)
     if evaluation is None:
-        raise Conflict("the evaluation is {state}; its report comes when it has succeeded", state=Term(job.state))
+        raise Conflict(
+            "the evaluation is {state}; its report is available when it has succeeded", state=Term(job.state)
+        )
     folder = shared_folder_name(context.folders, evaluation_id, evaluation.snapshot_sha256)
     session.rollback()  # no transaction waits for the bucket
     try:
         return (context.folders.path(folder) / name).read_bytes()
     except FileNotFoundError as exc:
-        raise ServiceUnavailable("the report's files are missing; a backup has them") from exc
+        raise ServiceUnavailable("the report's files are missing; restore them from a backup") from exc
 
 
 # share of the job that is done when a step begins
@@ -129,7 +131,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         if done is not None:
             return {"evaluation": str(done.id)}
     request = metric_service.EvaluationIn.model_validate(job.parameters)
-    job.report(_READING, "reading labels and predictions")
+    job.report(_READING, Message("reading labels and predictions"))
     question, at = (
         metric_service.CohortQuery(request.partition, request.weighting, request.since, request.until, request.site),
         job.context.clock(),
@@ -150,7 +152,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
 
         write_table(tables.labels_table(), folder / LABELS)
         write_table(tables.predictions, folder / PREDICTIONS)
-        job.report(_COMPUTING, "computing every metric")
+        job.report(_COMPUTING, Message("computing metrics"))
         body = metric_service.build_metrics_body(
             cohort,
             _evaluate_written_tables(folder, tables, cohort),
@@ -164,7 +166,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         document = metric_service.FrozenDocument(
             **dict(body), release=str(release_id), question=request, agreement=agreement
         )
-        job.report(_DRAWING, "drawing the report")
+        job.report(_DRAWING, Message("drawing the report"))
         head = metric_service.MetricsHead(
             release=str(release_id), partition=request.partition, weighting=request.weighting
         )

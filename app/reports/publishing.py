@@ -26,7 +26,7 @@ from app.metrics.service import CohortQuery
 from app.releases.service import get_champion_alias
 from app.reports.report import build_report
 from app.reports.schemas import PublishedReport, ReportBody
-from ml.messages import packed
+from ml.messages import Message, packed
 
 KIND = "report"
 #: A report stays for this long at least, and for this many times as long as it took to make.
@@ -79,7 +79,7 @@ def request_report(context: ServiceContext, principal: Principal, question: Coho
             return
         of_site = select(Case.id).where(Case.site == question.site).limit(1)
         if question.site is not None and session.execute(of_site).first() is None:
-            raise InvalidValue("no case is of the site {site}", site=question.site)
+            raise InvalidValue("site {site} has no cells", site=question.site)
     with context.database.write() as session:
         key = hash_report_query(question)
         insert_if_absent(
@@ -160,7 +160,7 @@ class ReportResult(TypedDict):
 
 def make_report(job: RunningJob) -> ReportResult:
     """Job: make the report on one question and keep it in the place of the last one."""
-    job.report(0.1, "making the report")
+    job.report(0.1, Message("generating the report"))
     return {"n_cases": renew_report(job.context, job.parameters["key"], job.write)}
 
 

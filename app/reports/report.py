@@ -35,17 +35,21 @@ SHOWN_DIGITS = 4
 #: What each headline metric says, in words.
 METRIC_MEANINGS = messages(
     {
-        "agreement": "share of the annotators who name the most probable class",
-        "accuracy": "share of cells with three labels whose most probable class is the annotators' most frequent one",
+        "agreement": "expected accuracy: share of the annotators who choose the most probable class",
+        "accuracy": (
+            "share of cells with three labels in which the most probable class is the annotators' most frequent one"
+        ),
         "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
-        "skill": "by how much L is smaller than that of the class frequencies (1 best, 0 no better)",
-        "EL": "the part of L that better probabilities could avoid",
+        "skill": "skill score: reduction of L compared with the class frequencies (1 best, 0 no better)",
+        "EL": "expected loss: the part of L that better probabilities could avoid",
         "CL_paired": "the part of EL that recalibration could avoid",
-        "DL": "the part of EL that needs a better network: EL = CL + DL, all three on the cases with two labels",
-        "CL": "CL over every case with a label, which is no part of the EL above",
+        "DL": "the part of EL that needs a better network (EL = CL + DL, on cells with two labels)",
+        "CL": "CL over every cell with a label; not a part of EL",
         "CE": "calibration error of the class probabilities, the root of CL₁",
         "L_D": "squared error of the disagreement probability",
-        "skill_D": "by how much it is smaller than that of one constant for all cells (1 best, 0 no better)",
+        "skill_D": (
+            "skill score: reduction of this error compared with one constant for all cells (1 best, 0 no better)"
+        ),
         "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
         "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
         "CL_D": "the part of it that recalibration could avoid",

@@ -80,7 +80,7 @@ def get_evaluation(
 
 @router.get("/v1/report-targets", operation_id="get_report_targets", dependencies=_VIEWING)
 def get_report_targets(session: ReadSession, response: Response) -> TargetsOut:
-    """The laboratory's own targets, beside which the report puts its first sentences."""
+    """The laboratory's targets for the first sentences of the report."""
     targets = current_targets(session)
     response.headers["ETag"] = f'"{targets.version}"'
     return targets

@@ -49,7 +49,7 @@ class WeekOut(ResponseModel):
 
 
 class WorkloadOut(ResponseModel):
-    """Reads of the last weeks, the oldest first; ``seconds`` per read, null where nobody was timed."""
+    """Reads of the last weeks, the oldest first; ``seconds`` per read, null without timed reads."""
 
     weeks: list[WeekOut]
     n_waiting: int
@@ -79,7 +79,7 @@ class TrendOut(ResponseModel):
 
 
 class WhatIfOut(ShareOut):
-    """A share of the cases read twice: threshold for it, reads and hours per week; null where nothing tells them."""
+    """A share of the cases read twice: threshold for it, reads and hours per week; null if unknown."""
 
     threshold: float
     reads_per_week: float | None
@@ -87,7 +87,7 @@ class WhatIfOut(ShareOut):
 
 
 class FindingsOut(ResponseModel):
-    """What the first sentences are made of; null where there are too few labels.
+    """Data of the first sentences; null if there are too few labels.
 
     ``disagreement``: of the fifth of the cases with the highest disagreement probability. ``leading``: of the cases
     whose leading class has a probability of .8 or more, or of the fifth where that is highest.

@@ -16,7 +16,7 @@ VERDICTS: dict[State, str] = {
     "met-so-far": gettext_noop("(✓) Met so far"),
     "missed-so-far": gettext_noop("(✗) Missed so far"),
     "missed": gettext_noop("✗ Target missed"),
-    "unknown": gettext_noop("– No answer yet"),
+    "unknown": gettext_noop("– Not available yet"),
 }
 _DAYS_FROM, _WHOLE_DAYS_FROM = 72, 240
 
@@ -58,25 +58,23 @@ def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSen
         "disagreement",
         findings.disagreement,
         targets.disagreement_gap,
-        gettext_noop("When it says %(said)s of annotators would differ, %(seen)s did: %(verdict)s."),
-        gettext("How often annotators differ as predicted"),
+        gettext_noop("Predicted disagreement between two annotators: %(said)s; observed: %(seen)s, %(verdict)s."),
+        gettext("Predicted and observed disagreement"),
     )
     yield _calibration_sentence(
         "classes",
         findings.leading,
         targets.leading_gap,
-        gettext_noop(
-            "Where it is surest of a class, %(said)s on average, %(seen)s of annotators name that class: %(verdict)s."
-        ),
-        gettext("How often annotators name the class that it is surest of"),
+        gettext_noop("When the model is confident (mean %(said)s), %(seen)s of annotators agree: %(verdict)s."),
+        gettext("Agreement with confident predictions"),
     )
     target_text = gettext("at least %(share)s", share=format_percent(targets.caught))
     if findings.caught is None:
-        missing = gettext("two annotators who differ about a case")
-        yield ReportSentence("triage", gettext("What second reads catch"), target_text, "unknown", missing)
+        missing = gettext("a disagreement between two annotators")
+        yield ReportSentence("triage", gettext("Disagreements caught by second reads"), target_text, "unknown", missing)
     else:
         text = gettext(
-            "Reading %(share)s of the cases twice catches %(caught)s of the disagreements.",
+            "Second reads of %(share)s of the cells catch %(caught)s of the disagreements.",
             share=format_percent(findings.caught.share),
             caught=_percent_with_interval(findings.caught.caught),
         )
@@ -88,12 +86,10 @@ def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSen
         )
     target_text = gettext("at least %(share)s", share=format_percent(targets.agreement))
     if findings.agreement is None:
-        yield ReportSentence(
-            "pairs", gettext("How often two annotators agree"), target_text, "unknown", gettext(_TWICE)
-        )
+        yield ReportSentence("pairs", gettext("Inter-rater agreement"), target_text, "unknown", gettext(_TWICE))
     else:
         text = gettext(
-            "Two annotators agree on %(share)s of the cases.", share=_percent_with_interval(findings.agreement)
+            "Two annotators agree on %(share)s of the cells.", share=_percent_with_interval(findings.agreement)
         )
         yield ReportSentence(
             "pairs",
@@ -104,13 +100,13 @@ def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSen
     yield _turnaround_sentence(body.workload.answering, targets.hours)
 
 
-_TWICE = gettext_noop("more cases with two labels")
+_TWICE = gettext_noop("more cells with two labels")
 
 
 def _calibration_sentence(name: str, found: SaidOut | None, gap: float, words: str, topic: str) -> ReportSentence:
     target = gettext("within %(gap)s points", gap=localize_decimal(f"{100 * gap:g}"))
     if found is None or found.seen.value is None:
-        missing = gettext(_TWICE) if name == "disagreement" else gettext("labels of such cases")
+        missing = gettext(_TWICE) if name == "disagreement" else gettext("labels of such cells")
         return ReportSentence(name, topic, target, "unknown", missing)
     seen = _interval_of_metric(found.seen)
     off = _ValueInterval(*(None if end is None else end - found.said for end in seen))  # type: ignore[arg-type]
@@ -130,18 +126,18 @@ def _describe_direction(off: _ValueInterval, gap: float) -> str:
             return gettext("too low, within the target") if off.value > 0 else gettext("too high, within the target")
         return gettext("too low") if off.value > 0 else gettext("too high")
     if abs(off.value) <= gap:
-        return gettext("about right")
-    return gettext("perhaps too low") if off.value > 0 else gettext("perhaps too high")
+        return gettext("on target")
+    return gettext("possibly too low") if off.value > 0 else gettext("possibly too high")
 
 
 def _turnaround_sentence(found: DurationOut, limit: float) -> ReportSentence:
     target = gettext("within %(time)s", time=format_hours(limit))
     if found.n == 0 or found.nine_tenths is None:
-        missing = gettext("planned reads") if found.n == 0 else gettext("nine of ten planned reads answered")
-        return ReportSentence("weeks", gettext("How soon planned reads are answered"), target, "unknown", missing)
+        missing = gettext("planned reads") if found.n == 0 else gettext("answers to 90 %% of planned reads")
+        return ReportSentence("weeks", gettext("Time to answer planned reads"), target, "unknown", missing)
     ends = "" if found.low is None else f" ({_format_hours_range(found)})"
     text = gettext(
-        "Nine of ten planned reads are answered within %(time)s%(ends)s.",
+        "90 %% of planned reads are answered within %(time)s%(ends)s.",
         time=format_hours(found.nine_tenths),
         ends=ends,
     )

@@ -18,7 +18,7 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class TargetsIn(RequestModel):
-    """New targets, whole: one that is left out takes its default.
+    """New targets; a missing one takes its default.
 
     ``disagreement_gap`` and ``leading_gap``: how far a predicted share may lie from the observed one; ``caught`` and
     ``agreement``: at least; ``hours``: nine of ten planned reads are answered within them.
@@ -33,7 +33,7 @@ class TargetsIn(RequestModel):
 
 
 class TargetsOut(ResponseModel):
-    """Targets in force; version 0 is what they are until somebody sets them. If-Match needs the version."""
+    """Targets in force; version 0 contains the defaults. If-Match needs the version."""
 
     version: int
     disagreement_gap: float
@@ -63,7 +63,7 @@ def set_targets(
         name: [getattr(before, name), value] for name, value in new_values.items() if getattr(before, name) != value
     }
     if not changed:
-        raise Conflict("these are the targets in force already")
+        raise Conflict("these targets are already in force")
     version = before.version + 1
     session.add(ReportTargets(version=version, created_by=principal.account_id, reason=body.reason, **new_values))
     session.flush()

@@ -129,7 +129,7 @@ class FolderStore:
         except FileNotFoundError as exc:
             raise NotFound("the object is not in the store") from exc
         except OSError as exc:
-            raise ServiceUnavailable("the object cannot be read just now") from exc
+            raise ServiceUnavailable("the object is temporarily unreadable") from exc
         require_digest(key, hashlib.sha256(data).hexdigest())
         return data
 
@@ -228,9 +228,7 @@ class ImageStore:
         except NotFound as exc:
             raise NotFound("the image is not in the store") from exc
         except DamagedObjectError as exc:
-            raise ServiceUnavailable(
-                "the stored image is damaged; the same image, uploaded again, takes its place"
-            ) from exc
+            raise ServiceUnavailable("the stored image is damaged; upload the same image again to replace it") from exc
 
     def find(self, digest: str) -> bytes | None:
         """Content of an image; None where it is missing or was damaged, or where it alone cannot be read."""

@@ -85,7 +85,7 @@ class BucketStore:
             raise
         except (OSError, self._api.exceptions.BaseError) as exc:
             _log.warning("the object store does not answer, or refuses", reason=str(exc).splitlines()[0])
-            raise ServiceUnavailable("the object store does not answer, or refuses; try again shortly") from exc
+            raise ServiceUnavailable("the object store is unavailable; try again shortly") from exc
 
     def put(self, key: str, content: bytes | Path) -> bool:
         """Store bytes, or those of a file; what is there already stays, unless it is damaged."""

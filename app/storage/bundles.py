@@ -25,7 +25,7 @@ class SharedFolders:
         try:
             self.bring(name)
         except DamagedObjectError as exc:
-            raise ServiceUnavailable("the files cannot be brought: what the bucket has is damaged") from exc
+            raise ServiceUnavailable("the files in the bucket are damaged") from exc
         return self.home / name
 
     def bring(self, name: str) -> None:

@@ -34,8 +34,8 @@ from ml.messages import Message
 EligibilityReason = Literal["not-required", "passed", "qualified", "earlier-labels", "withdrawn", "not-yet"]
 
 NOT_YET = Message(
-    "you are given cases once you are qualified: open Practice (/practice, GET /v1/practice), take a qualification "
-    "there, or ask an admin"
+    "you receive cells once you are qualified: open Training (/practice, GET "
+    "/v1/practice) and pass a qualification, or ask an admin"
 )
 
 

@@ -32,8 +32,8 @@ _REASONS = messages(
     }
 )
 
-_UNLIKE = Message("unlike the cells that the network was trained on")
-_UNCHECKED = Message("nothing checked whether it is like the cells that the network was trained on")
+_UNLIKE = Message("out of distribution")
+_UNCHECKED = Message("nothing checked whether the image is out of distribution")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def decide_triage(
     if out_of_distribution is not False:  # what the network says of such a cell is no ground for a priority or a gain
         pi, reason, priority, gain = 1.0, _UNLIKE if out_of_distribution else _UNCHECKED, 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
-        pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient that is read twice")
+        pi, reason = rule.audit_rate, Message("near-duplicate of a cell of this patient with a second read")
     return TriageResult("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
 
 
@@ -100,7 +100,7 @@ def _second_read_probability(rule: TriageRule, disagreement: float, gain: float 
     note = "" if gain is not None else Message(" (not calibrated)")
     if math.isinf(rule.threshold):
         return rule.audit_rate, Message(
-            "no threshold for {name} yet: too few earlier cases{note}", name=name, note=note
+            "no threshold for {name} yet: too few earlier cells{note}", name=name, note=note
         )
     selected = value > rule.threshold
     reason = Message(_REASONS[by_gain, selected, gain is not None], threshold=f"{rule.threshold:.{digits}f}")
@@ -109,7 +109,7 @@ def _second_read_probability(rule: TriageRule, disagreement: float, gain: float 
 
 def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[float, str]:
     if math.isinf(rule.threshold):
-        return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cases")
+        return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cells")
     pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])
     return pi, Message(
         "disagreement {disagreement:.2f}: read twice with a probability of {pi:.2f}", disagreement=disagreement, pi=pi

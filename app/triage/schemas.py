@@ -66,13 +66,13 @@ class PolicyOut(ResponseModel):
 
 
 class DrawsOut(ResponseModel):
-    """What became of planned reads that were asked of annotators who were drawn.
+    """Outcome of planned reads that were assigned at random.
 
     Attributes:
-        n_answered: that were answered.
-        n_as_drawn: those of them whose answer the one who was drawn last has given.
-        n_drawn_again: draws after somebody had declined or left.
-        n_overdue: that are open and may be taken by anybody.
+        n_answered: answered reads.
+        n_as_drawn: answers by the annotator chosen last.
+        n_drawn_again: new draws after a skip or departure.
+        n_overdue: open reads that anyone may take.
     """
 
     n_answered: int
@@ -82,7 +82,7 @@ class DrawsOut(ResponseModel):
 
 
 class PoliciesOut(ResponseModel):
-    """Every version, newest first; ``draws`` is null until somebody was drawn."""
+    """Every version, newest first; ``draws`` is null before the first draw."""
 
     items: list[PolicyOut]
     draws: DrawsOut | None

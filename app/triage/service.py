@@ -93,7 +93,7 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
     before = current_policy(session)
     values = body.model_dump()
     if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
-        raise Conflict("this is the policy in force already")
+        raise Conflict("this policy is already in force")
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **values)
     session.add(row)
     session.flush()

@@ -68,18 +68,16 @@ class SettledCase:
         """Sentence on the annotator's label among the others'."""
         if self.agrees == self.n_others:
             return ngettext(
-                "You said “%(own)s”, as did the one other annotator.",
-                "You said “%(own)s”, as did all %(n)s others.",
+                "You and the other annotator chose “%(own)s”.",
+                "You and all %(n)s others chose “%(own)s”.",
                 self.n_others,
                 own=self.own,
             )
         rest = ", ".join(gettext("%(n)s “%(name)s”", n=n, name=name) for name, n in self.others if name != self.own)
         if not self.agrees:
-            return gettext(
-                "You said “%(own)s”; no other annotator did; others said: %(rest)s.", own=self.own, rest=rest
-            )
+            return gettext("You chose “%(own)s”; others chose: %(rest)s.", own=self.own, rest=rest)
         return gettext(
-            "You said “%(own)s”; %(same)s of %(others)s others said so too; others said: %(rest)s.",
+            "You chose “%(own)s”, like %(same)s of %(others)s others; the rest: %(rest)s.",
             own=self.own,
             same=self.agrees,
             others=self.n_others,
@@ -172,7 +170,7 @@ def switch_annotator_model(
 ) -> Response:
     """Weigh labels by a version, or take annotators as alike again."""
     if not reason.strip():
-        raise InvalidValue("say why")
+        raise InvalidValue("give a reason")
     body = validate_form(ReaderSwitchIn, version=version or None, reason=reason)
     service.switch_model(page.session, page.context, page.principal.name, body, revision)
     return redirect_to("/readers")
@@ -187,7 +185,7 @@ def show_own_reading(page: AnnotatorPage) -> Response:
     """How the caller reads."""
     is_annotator = annotator_of_account(page.session, page.principal.account_id) is not None
     view = own_reading(page.session, page.principal, ME) if is_annotator else None
-    return page.render("reading.html", view=view, title=gettext("My reading"), names=class_names(page.session))
+    return page.render("reading.html", view=view, title=gettext("My statistics"), names=class_names(page.session))
 
 
 @router.get("/settled")
@@ -213,5 +211,5 @@ def show_flagged_labels(page: ManagerPage) -> Response:
 def show_annotator_reading(name: Line, page: ManagerPage) -> Response:
     """How an annotator reads, for admins."""
     view = None if annotator_named(page.session, name) is None else own_reading(page.session, page.principal, name)
-    title = gettext("How %(name)s reads", name=name)
+    title = gettext("Labels of %(name)s", name=name)
     return page.render("reading.html", view=view, title=title, names=class_names(page.session))

@@ -21,7 +21,7 @@ from app.triage.service import PolicyIn, PolicyOut
 class OtherAccount(Forbidden):
     """A form comes from a page that was made for somebody else, who used the same browser."""
 
-    code, title = "other-account", "Somebody else is signed in"
+    code, title = "other-account", "Another person is signed in"
 
 
 _HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
@@ -61,7 +61,7 @@ def answer_of_handle(keys: AnnotatorKeys, principal: Principal, handle: str) -> 
         raise NotFound("there is no such read")
     read_id = uuid.UUID(hex=parts[1].split(".")[0])
     if not hmac.compare_digest(parts[1], read_handle(keys, principal.account_id, read_id)):
-        raise OtherAccount("this page was opened by another person: they must sign in again to answer it")
+        raise OtherAccount("another person opened this page and must sign in again to answer")
     return read_id, None if parts[2] is None else int(parts[2])
 
 
@@ -93,7 +93,7 @@ class MoveForm(BaseModel):
 
 async def _once_by_form(request: Request, form_key: Annotated[PageText, Form(max_length=64)] = "") -> Once:
     if not form_key:
-        raise InvalidValue("open the page again: the form was not complete")
+        raise InvalidValue("the form was incomplete; reload the page")
     return Once.of(request, form_key)
 
 

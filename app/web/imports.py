@@ -84,7 +84,7 @@ async def stream_form_file(chunks: AsyncIterable[bytes], content_type: str, fiel
     except FormParserError as exc:
         raise BadRequest("the multipart body cannot be read") from exc
     if not parts.ended:
-        raise BadRequest("the multipart body ends in the middle")
+        raise BadRequest("the multipart body is incomplete")
     if parts.seen != 1:
         raise InvalidValue("the form must have one file in the field `{field}`", field=field)
 

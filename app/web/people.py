@@ -147,7 +147,7 @@ def add_person(page: ManagerForm, name: _Name = "", role: _Name = "") -> Respons
         page_state = _PeoplePageState(faults={"name": str(exc)}, name=name, role=role)
         return _render_people(page, page_state)
     if role == "service":
-        page_state = _PeoplePageState(gettext("%(name)s was added; give it a key.", name=account.name))
+        page_state = _PeoplePageState(gettext("%(name)s was added. Create an API key for it.", name=account.name))
         return _render_person(page, account.id, page_state)
     return _new_password(page, account)
 
@@ -176,7 +176,7 @@ def one_time_password(account_id: uuid.UUID, page: ManagerForm) -> Response:
 def set_state(account_id: uuid.UUID, page: ManagerForm, disabled: Annotated[bool, Form()] = True) -> Response:
     """Let somebody in no more, or in again."""
     if account_id == page.principal.account_id:
-        raise Forbidden("you cannot lock yourself out; ask another admin")
+        raise Forbidden("you cannot disable your own account; ask another admin")
     name = accounts.existing_account(page.session, account_id).name
     accounts.set_disabled(page.session, page.context.keys.audit, name, disabled=disabled, actor=page.principal.name)
     return redirect_to(f"/people/{account_id}")
@@ -205,7 +205,7 @@ def add_key(
 
 def _parse_expiry(days: str, at: datetime) -> datetime | None:
     if days and (not days.isascii() or not days.isdigit() or int(days) == 0):
-        raise ValueError(Message("a whole number of days, or nothing for a key without end"))
+        raise ValueError(Message("enter a whole number of days, or leave empty for a key that never expires"))
     return at + timedelta(days=int(days)) if days else None
 
 

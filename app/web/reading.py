@@ -202,15 +202,14 @@ def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
     error = localize_decimal(f"{policy.target_error:g}")
     if after.further_labels_expected == 0:
         return gettext(
-            "Enough annotators have read this case for class probabilities right to %(error)s "
-            "(expected squared error).",
+            "Consensus reached.",
             error=error,
         )
     if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
-        return gettext("Not every probability is sure yet, but the leading class is.")
+        return gettext("The leading class is certain enough; the other probabilities are not.")
     return ngettext(
-        "About %(n)s more label would be needed for class probabilities right to %(error)s (expected squared error).",
-        "About %(n)s more labels would be needed for class probabilities right to %(error)s (expected squared error).",
+        "Consensus not reached: about %(n)s more label needed.",
+        "Consensus not reached: about %(n)s more labels needed.",
         after.further_labels_expected,
         error=error,
     )

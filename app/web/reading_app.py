@@ -79,7 +79,7 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 def lease_cases_ahead(page: AnnotatorForm, account: Annotated[PageText, Form(max_length=64)] = "") -> AheadOut:
     """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles."""
     if account != account_handle(page.keys, page.principal.account_id):
-        raise OtherAccount("this page was opened by another person: they must sign in again to go on")
+        raise OtherAccount("another person opened this page and must sign in again to continue")
     return cases_ahead(page)
 
 

@@ -175,7 +175,7 @@ def _apply_alias_move(
 ) -> None:
     reason = form.reason.strip()
     if not reason:
-        raise InvalidValue("say why")
+        raise InvalidValue("give a reason")
     confirm_password(session, principal, form.password)
     named, chosen = form.alias, form.despite_gate
     releases_service.move_alias(

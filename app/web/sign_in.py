@@ -53,7 +53,7 @@ async def log_in(
     """Start a session by a password."""
     accounts.refuse_cross_site(request)
     if "\x00" in name:
-        raise InvalidValue("the name is not acceptable")
+        raise InvalidValue("the name is invalid")
     address = "" if request.client is None else request.client.host
     throttle = request.app.state.sign_in_throttle
     attempt = await accounts.sign_in(context.database, context.keys.audit, throttle, address, name, password)

@@ -33,14 +33,14 @@ MAX_CONFUSION = 10_000_000
 _DIFFER, _TOO_LARGE = messages(
     (
         "annotators use the classes differently (p = {p_value:.3f}): labels are not exchangeable",
-        "confusion matrices of {names:,} annotators and {n_classes:,} classes are left out",
+        "confusion matrices of {names:,} annotators and {n_classes:,} classes are omitted",
     )
 )
 #: Of pairs that are left out, by whether it is one.
 _FEW = messages(
     {
-        True: "{few:,} pair of annotators shares fewer than {min_shared} cases: no kappa of theirs",
-        False: "{few:,} pairs of annotators share fewer than {min_shared} cases: no kappa of theirs",
+        True: "{few:,} pair of annotators shares fewer than {min_shared} cells, too few for kappa",
+        False: "{few:,} pairs of annotators share fewer than {min_shared} cells, too few for kappa",
     }
 )
 
@@ -216,7 +216,7 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
     if "site" in labelled.columns:
         sites = _sites(counts, case_column(labelled, "site", where), groups, level)
     if not (counts.sum(axis=1) >= 2).any():
-        warnings.append(Message("no case has two labels: agreement cannot be measured"))
+        warnings.append(Message("no cell has two labels: inter-rater agreement cannot be measured"))
     report = AgreementReport(
         n_cases=len(labelled.case_ids),
         n_labels=int(counts.sum()),
@@ -234,9 +234,7 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
         return report
     if labelled.annotators:
         return _with_annotators(report, labelled, groups, options)
-    text = Message(
-        "annotators are not named: no pairs, no annotators, and no test of whether they use the classes alike"
-    )
+    text = Message("annotator names are missing: no results by pair or annotator, and no test of class usage")
     return replace(report, warnings=[*report.warnings, text])
 
 
@@ -302,7 +300,7 @@ def _pairs(
     if size.size > MAX_PAIRS:
         texts.append(
             Message(
-                "of {size:,} pairs of annotators the {max_pairs:,} that share the most cases are shown",
+                "showing {max_pairs:,} of {size:,} pairs of annotators, those with the most shared cells",
                 size=size.size,
                 max_pairs=MAX_PAIRS,
             )

@@ -17,14 +17,14 @@ READER_MODEL_VERSION = 1
 #: A habit is told where it is at least this much more frequent than the population's, and this frequent.
 MORE_THAN_OTHERS, OFTEN = 0.1, 0.15
 _SHARES = (
-    (0.175, Message("about one case in seven")),
-    (0.225, Message("about a fifth of cases")),
-    (0.29, Message("about a quarter of cases")),
-    (0.415, Message("about a third of cases")),
-    (0.585, Message("about half of cases")),
-    (0.71, Message("about two thirds of cases")),
-    (0.85, Message("about three quarters of cases")),
-    (1.01, Message("nearly all cases")),
+    (0.175, Message("about one cell in seven")),
+    (0.225, Message("about a fifth of cells")),
+    (0.29, Message("about a quarter of cells")),
+    (0.415, Message("about a third of cells")),
+    (0.585, Message("about half of cells")),
+    (0.71, Message("about two thirds of cells")),
+    (0.85, Message("about three quarters of cells")),
+    (1.01, Message("nearly all cells")),
 )
 
 
@@ -119,7 +119,7 @@ def describe_annotator_habit(model: ReaderModel, name: str, classes: Sequence[st
     opinion, answer = divmod(int(np.where(notable, confusions, -np.inf).argmax()), len(classes))
     share = next(words for limit, words in _SHARES if confusions[opinion, answer] <= limit)
     return Message(
-        "{name} calls {opinion} {answer} in {share}: counted for less.",
+        "{name} labels {opinion} as {answer} in {share}; such labels count less.",
         name=name,
         opinion=classes[opinion],
         answer=classes[answer],

@@ -112,10 +112,12 @@ def quantize(
         int,
         typer.Option(min=7, max=8, help="7 for other servers of networks on processors without VNNI; less accurate."),
     ] = 8,
-    images: Annotated[int, typer.Option(min=1, help="Images of the calibration partition that say so, at most.")] = 256,
+    images: Annotated[
+        int, typer.Option(min=1, help="Maximum number of calibration images to measure the ranges on.")
+    ] = 256,
     name: Annotated[str | None, typer.Option(help="Name of the new release; the old one's with int8.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the data's split, and of everything drawn; the release's where left out.")
+        int | None, typer.Option(help="Random seed for the split and the draws (default: the seed of the release).")
     ] = None,
     cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
     valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels per validation image, 1, 2 or 5.")] = None,
@@ -123,11 +125,12 @@ def quantize(
         bool, typer.Option("--shifts/--no-shifts", help="Try standard shifts of held-out images out, for the card.")
     ] = True,
     despite_gate: Annotated[
-        bool, typer.Option("--despite-gate", help="Make it although it is worse on held-out images; its card says so.")
+        bool,
+        typer.Option("--despite-gate", help="Write it even if it is worse on held-out images; its card notes this."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make an int8 release: faster on CPUs, calibrated anew, and refused where it is worse on held-out images.
+    """Quantise a release to int8: faster on CPUs, recalibrated, and rejected if it is worse on held-out images.
 
     The convolutions compute in whole numbers, with ranges of activations from images of the partition calibration;
     temperature, concentration head and checks are fitted anew on them, and both networks are judged on the partition

@@ -228,7 +228,7 @@ def evaluate_finish(
     debias: Form = "pair",
     as_json: Json = False,
 ) -> None:
-    """Check that every shard of an evaluation is there, and say what they say together."""
+    """Merge the shards of an evaluation."""
     from ml.metrics.evaluation import metrics_table
     from ml.scoring.evaluation_shards import finish_evaluation
 
@@ -241,7 +241,8 @@ def sort(
     table: Annotated[Path, typer.Argument(help="LABELS or PREDICTIONS, .csv, .csv.gz or .parquet, of any length.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write.")],
     memory: Annotated[
-        str | None, typer.Option(help="Memory to sort in, such as 4GB; more lies on disk. Else most of what there is.")
+        str | None,
+        typer.Option(help="Memory for sorting, such as 4GB; larger tables use the disk (default: most of the memory)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -299,7 +300,7 @@ def reproduce(
 @commands.command()
 def agreement(
     labels: Annotated[
-        Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet; counts where annotators are unknown.")
+        Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet; counts if annotators are unknown.")
     ],
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     level: Annotated[
@@ -311,7 +312,7 @@ def agreement(
     min_shared: Annotated[
         int, typer.Option(min=2, help="Cases that two annotators must share for a kappa of theirs.")
     ] = 5,
-    seed: Annotated[int, typer.Option(help="Of the test whether annotators use the classes alike.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the test of class usage.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how well annotators agree: overall, by pair, annotator, class and site."""

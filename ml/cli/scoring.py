@@ -31,10 +31,10 @@ def score(
         typer.Option(help="Run all shards that are missing: by one process per core (local), or by Ray."),
     ] = None,
     ray_address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster, else RAY_ADDRESS; without either Ray starts on this machine.")
+        str | None, typer.Option(help="Address of a Ray cluster (default: RAY_ADDRESS, or Ray on this machine).")
     ] = None,
     tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the augmented views.")] = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

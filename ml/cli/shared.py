@@ -94,7 +94,7 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(
         envvar="SECONDREAD_DEVICE",
-        help="Where the network runs: cuda and nothing else, cpu, or auto, which takes cuda where it can be used.",
+        help="Device of the network: cuda only, cpu, or auto (cuda if available).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

@@ -87,7 +87,9 @@ def train(
             min=1,
         ),
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of Adam; 0.002 for compact, else 0.001.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Adam learning rate (default 0.002 for compact, else 0.001).")
+    ] = None,
     warmup_epochs: Annotated[int, typer.Option(help="Epochs over which the rate rises.")] = 1,
     decay: Annotated[
         str, typer.Option(help="Shares of the epochs after which the rate falls to a tenth.")
@@ -107,7 +109,7 @@ def train(
             "Left out: wide for cells, which lie any way up."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for weights, order, augmentation and split.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = False,
@@ -212,7 +214,7 @@ def calibrate(
     mc_dropout: Annotated[
         int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the 80/20 split and the dropout masks.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the 80/20 split and the dropout masks.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""
@@ -316,7 +318,7 @@ def predict(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or TIFF files.")],
     tta: Annotated[int | None, typer.Option(min=1, help="Augmented views per image, usually 20.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the views.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the augmented views.")] = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

@@ -311,11 +311,11 @@ def _too_few_readers(source: ArraySource) -> list[str]:
     known, known2 = (source.readers_of(order) is not None for order in (1, 2))
     if source.readings is None or source.sample(1).rows.size == 0 or (known and known2):
         return []
-    whose = "" if not known or not source.sample(2).rows.size else Message("cases that were labelled twice, and ")
+    whose = "" if not known or not source.sample(2).rows.size else Message("cells with two labels and ")
     return [
         Message(
-            "fewer than three annotators labelled {whose}several cases or patients: intervals are for "
-            "these annotators, there is none for new ones",
+            "fewer than three annotators labelled {whose}several cells or patients: intervals "
+            "apply to these annotators only",
             whose=whose,
         )
     ]
@@ -324,9 +324,9 @@ def _too_few_readers(source: ArraySource) -> list[str]:
 def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool) -> tuple[str, ...]:
     texts = []
     if labelled.rows.size == 0:
-        texts.append(Message("no case has a label: every metric is empty"))
+        texts.append(Message("no cell has a label: every metric is empty"))
     if paired.rows.size == 0:
-        texts.append(Message("no case has two labels: EL, DL and every disagreement metric are empty"))
+        texts.append(Message("no cell has two labels: EL, DL and every disagreement metric are empty"))
     if weighted and not weighted2:
         texts.append(Message("order-2 metrics use the order-1 weights, since no order-2 weights were given"))
     for sample, order in ((labelled, 1), (paired, 2)):
@@ -418,8 +418,8 @@ def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
         return []
     return [
         Message(
-            "DL is {value:.4f} ({low:.4f} to {high:.4f}), which is impossible for an honest "
-            "prediction: were these labels used to make it?",
+            "DL is {value:.4f} ({low:.4f} to {high:.4f}), which is impossible for independent "
+            "predictions: were they fitted on these labels?",
             value=dispersion.value,
             low=dispersion.low,
             high=dispersion.high,
@@ -434,16 +434,15 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
         if lonely > UNUSABLE_SHARE and isnan(metrics[name].value):
             texts.append(
                 Message(
-                    "{name} is undefined: no bin holds two cases (or two patients) to compare; take fewer bins, "
-                    "or more cases or patients",
+                    "{name} is undefined: no bin contains two cells (or two patients); use fewer bins or more data",
                     name=name,
                 )
             )
         elif lonely > UNUSABLE_SHARE:
             texts.append(
                 Message(
-                    "{singleton_mass:.0%} of the weight of {name} is in bins that it cannot use, with one case "
-                    "(or one patient) each, which count as 0: take fewer bins",
+                    "{singleton_mass:.0%} of the weight of {name} is in bins with one cell (or one "
+                    "patient), which count as 0: use fewer bins",
                     singleton_mass=lonely,
                     name=name,
                 )

@@ -118,8 +118,7 @@ def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluste
         return []
     return [
         Message(
-            "annotators use the classes differently (p = {p_value:.3f}): the intervals, which leave "
-            "out cases, speak for these annotators, not for others",
+            "annotators use the classes differently (p = {p_value:.3f}): the intervals apply to these annotators only",
             p_value=test.p_value,
         )
     ]

@@ -261,7 +261,7 @@ def describe_regression(name: str, loss: Estimate | ModelAssisted, when: str = "
         return []
     return [
         Message(
-            "{name} seems worse{when}, by {value:.4f}; one standard error ({se:.4f}) is allowed",
+            "{name} is worse{when} by {value:.4f}; {se:.4f} (one standard error) is allowed",
             name=name,
             when=when,
             value=loss.value,

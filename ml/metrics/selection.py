@@ -73,8 +73,8 @@ class SelectionWeights:
         if self.non_response > NON_RESPONSE_LIMIT:
             texts.append(
                 Message(
-                    "{non_response:.1%} of the cases planned for {order} label{plural} did not get them; "
-                    "adjusted by arm and disagreement",
+                    "{non_response:.1%} of the cells planned for {order} label{plural} did not get them; "
+                    "adjusted by read reason and disagreement",
                     non_response=self.non_response,
                     order=self.order,
                     plural="" if self.order == 1 else "s",
@@ -84,7 +84,7 @@ class SelectionWeights:
         if lost:
             texts.append(
                 Message(
-                    "{lost} planned cases lie in cells where nobody answered: no weight can stand in for them",
+                    "{lost} planned cells are in groups without any answer and cannot be represented by weights",
                     lost=lost,
                 )
             )

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document a6056b77dd7f3500.
+"""Operations of the API. Made from the OpenAPI document 9426415a388407a7.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -147,12 +147,12 @@ class Operations:
         return self._bytes(request)
 
     def get_field(self, case_id: Id) -> bytes:
-        """The wider field around the cell as PNG, without metadata, where one was sent."""
+        """The wider field around the cell as PNG without metadata, if there is one."""
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/field")
         return self._bytes(request)
 
     def lease_read(self, *, idempotency_key: str | None = None) -> models.ReadOut | None:
-        """Lease the next case for the caller: by due date, then in an order of their own; three at most at a time."""
+        """Lease the next cell for the caller, by due date, then shuffled; at most three at a time."""
         request = Request("POST", "/v1/reads", headers={"Idempotency-Key": idempotency_key or new_key()})
         return self._model_or_none(models.ReadOut, request)
 
@@ -275,12 +275,12 @@ class Operations:
         return self._model(models.OwnReadingOut, request)
 
     def get_practice(self) -> models.OwnPracticeOut:
-        """Whether reads go to the caller, which sets they may work through, and their runs."""
+        """Qualification of the caller, available sets, and runs."""
         request = Request("GET", "/v1/practice")
         return self._model(models.OwnPracticeOut, request)
 
     def begin_practice_run(self, body: models.RunIn, *, idempotency_key: str | None = None) -> models.RunOut:
-        """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
+        """Begin or continue a run of a set; the caller never reads its cells later."""
         request = Request(
             "POST", "/v1/practice/runs", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
@@ -292,7 +292,7 @@ class Operations:
         return self._model(models.RunOut, request)
 
     def get_practice_item(self, item_id: Id) -> models.PracticeItemOut:
-        """The next cell of a run, or in training one that the caller has answered, with how others answered."""
+        """The next cell of a run; in training also an answered cell with the answers of others."""
         request = Request("GET", f"/v1/practice/items/{quote(str(item_id), safe='')}")
         return self._model(models.PracticeItemOut, request)
 
@@ -304,7 +304,7 @@ class Operations:
     def answer_practice_item(
         self, item_id: Id, body: models.PracticeAnswerIn, *, idempotency_key: str | None = None
     ) -> models.AnsweredOut:
-        """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
+        """Answer the next cell of a run; training returns the answers of others, a qualification nothing until its end."""
         request = Request(
             "POST",
             f"/v1/practice/items/{quote(str(item_id), safe='')}/answer",
@@ -328,19 +328,19 @@ class Operations:
         return self._model(models.PracticeSetOut, request)
 
     def retire_practice_set(self, set_id: Id) -> models.PracticeSetOut:
-        """Let nobody begin a run of a set any more; again changes nothing."""
+        """Retire a set; repeating it changes nothing."""
         request = Request("POST", f"/v1/practice/sets/{quote(str(set_id), safe='')}/retirement")
         return self._model(models.PracticeSetOut, request)
 
     def list_qualifications(self) -> models.QualifiedListOut:
-        """Whether reads go to each annotator with an account, and why."""
+        """Qualification of each annotator with an account."""
         request = Request("GET", "/v1/practice/annotators")
         return self._model(models.QualifiedListOut, request)
 
     def decide_qualification(
         self, name: str, body: models.DecisionIn, *, idempotency_key: str | None = None
     ) -> models.QualifiedOut:
-        """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
+        """Qualify an annotator, withdraw the qualification, or allow further attempts, with a reason."""
         request = Request(
             "POST",
             f"/v1/practice/annotators/{quote(str(name), safe='')}/decisions",
@@ -355,7 +355,7 @@ class Operations:
         return self._model(models.ReaderModelsOut, request)
 
     def fit_reader_model(self, body: models.ReaderFitIn, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Fit a model of the annotators on all labels so far, beside the champion or a candidate, and judge it."""
+        """Fit an annotator model on all labels so far, for the champion or a candidate, and test it."""
         request = Request(
             "POST", "/v1/reader-models", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
@@ -460,7 +460,7 @@ class Operations:
         return self._model(models.MetricsOut, request)
 
     def get_reader_drift(self) -> models.ReadersDriftOut:
-        """Whether annotators answer less as foreseen than they did, by week, until last Monday."""
+        """Annotator drift by week, until last Monday."""
         request = Request("GET", "/v1/reader-drift")
         return self._model(models.ReadersDriftOut, request)
 
@@ -533,7 +533,7 @@ class Operations:
         return self._model(models.EvaluationOut, request)
 
     def get_report_targets(self) -> models.TargetsOut:
-        """The laboratory's own targets, beside which the report puts its first sentences."""
+        """The laboratory's targets for the first sentences of the report."""
         request = Request("GET", "/v1/report-targets")
         return self._model(models.TargetsOut, request)
 
@@ -567,7 +567,7 @@ class Operations:
         return self._model(models.AliasOut, request)
 
     def judge_release(self, release_id: Id, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Judge a release that was trained elsewhere against the champion, in a job; one attempt on that champion."""
+        """Run the promotion check on a model release, in a job; one attempt on the champion."""
         request = Request(
             "POST",
             f"/v1/releases/{quote(str(release_id), safe='')}/judgements",
@@ -598,7 +598,7 @@ class Operations:
         return self._model(models.JobOut, request)
 
     def retry_job(self, job_id: Id, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Queue a failed or cancelled job again; it resumes where it stopped."""
+        """Queue a failed or cancelled job again; it resumes its work."""
         request = Request(
             "POST",
             f"/v1/jobs/{quote(str(job_id), safe='')}/retry",

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document a6056b77dd7f3500.
+"""What the API takes and answers. Made from the OpenAPI document 9426415a388407a7.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -16,9 +16,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 class AfterRevealOut(BaseModel):
     """
-    What annotators changed after they had been shown a case; none of it enters evaluations or fits.
+    Changes after unblinding; evaluations and fits do not use them.
 
-    Of the `n_labels` blind labels `n_revised` were changed to another class or to the same one, and `n_retracted` taken back. `towards_prediction`: away from another class, to the most probable one or to nothing; `away_from_prediction`: away from the most probable class.
+    The `n_labels` blinded labels: `n_revised` were changed to another class or to the same one, and `n_retracted` taken back. `towards_prediction`: away from another class, to the most probable one or to nothing; `away_from_prediction`: away from the most probable class.
     """
 
     n_labels: int
@@ -62,7 +62,7 @@ class AliasIn(BaseModel):
     despite_gate: Annotated[
         bool,
         Field(
-            description="Promote a release that the gate refused, or that no gate has judged, all the same; the reason then says why. The first champion of an empty service needs no such choice."
+            description="Promote a model release without a passed promotion check; the reason must explain it. The first champion of an empty service needs no check."
         ),
     ] = False
 
@@ -149,7 +149,7 @@ class Attempt(BaseModel):
 
 class AuditEventOut(BaseModel):
     """
-    Who did what to which object; `digest` chains it to the event before.
+    An action on an object; `digest` chains it to the event before.
     """
 
     sequence: int
@@ -321,7 +321,7 @@ class ComparisonOut(BaseModel):
 
 class ConfidenceOut(BaseModel):
     """
-    What others thought of the cases of which an annotator was so sure.
+    Agreement of others with an annotator by confidence.
     """
 
     confidence: float
@@ -330,7 +330,7 @@ class ConfidenceOut(BaseModel):
 
 class ConfusionOut(BaseModel):
     """
-    How often an annotator says a class where the others say another one, or the same.
+    How often an annotator chooses a class if the others choose another or the same.
     """
 
     others_say: str
@@ -356,7 +356,7 @@ class CorrectionsOut(BaseModel):
 
 class DecisionIn(BaseModel):
     """
-    A decision by hand, and why; `renewed` allows two further attempts at once.
+    A manual decision with its reason; `renewed` allows two further attempts at once.
     """
 
     model_config = ConfigDict(
@@ -401,9 +401,9 @@ class DirectionOut(BaseModel):
 
 class DrawsOut(BaseModel):
     """
-    What became of planned reads that were asked of annotators who were drawn.
+    Outcome of planned reads that were assigned at random.
 
-    Attributes: n_answered: that were answered. n_as_drawn: those of them whose answer the one who was drawn last has given. n_drawn_again: draws after somebody had declined or left. n_overdue: that are open and may be taken by anybody.
+    Attributes: n_answered: answered reads. n_as_drawn: answers by the annotator chosen last. n_drawn_again: new draws after a skip or departure. n_overdue: open reads that anyone may take.
     """
 
     n_answered: int
@@ -414,9 +414,9 @@ class DrawsOut(BaseModel):
 
 class DriftOut(BaseModel):
     """
-    How far images and labels have moved from those that the release was made from.
+    Shift of images and labels from the training data of the model release.
 
-    `site` null: all; `unfamiliar_share` null: the release has no check for unlike images.
+    `site` null: all; `unfamiliar_share` null: the release has no out-of-distribution check.
     """
 
     site: str | None
@@ -431,7 +431,7 @@ class DriftOut(BaseModel):
 
 class EvaluationIn(BaseModel):
     """
-    What is to be frozen and evaluated.
+    Options of a frozen evaluation.
     """
 
     model_config = ConfigDict(
@@ -493,7 +493,7 @@ class FeedbackOut(BaseModel):
 
 class Gate(BaseModel):
     """
-    What the gate found.
+    Result of the promotion check.
 
     Attributes: passed: whether the candidate may become champion. reasons: why not, a sentence each; none where it passed. L: change of L from the champion to the candidate; negative is better. L_D: change of L_φ. without_annotator: the same without each annotator in turn. findings: what else was found or could not be checked, a sentence each. champion: release against which it was judged. attempt: number, level and limits. since_first: changes from the first champion.
     """
@@ -540,7 +540,7 @@ class ImportOut(BaseModel):
 
 class ImportRowOut(BaseModel):
     """
-    What became of one row: `created`, `known` (the same case was there) or `failed` with the reason.
+    Result of one row: `created`, `known` (the same case was there) or `failed` with the reason.
 
     A known case that the row gives another patient, site or metadata stays as it is, and `detail` says so. Files that no row is about come last, `ignored` with the reason; `external_id` is then the file's name.
     """
@@ -718,7 +718,7 @@ class ModelAssistedOut(BaseModel):
 
 class MonitorStepOut(BaseModel):
     """
-    What the bets against the champion were worth at the end of a day, when so many patients had been counted.
+    Alarm statistic of the champion at the end of a day, when so many patients had been counted.
     """
 
     day: date
@@ -728,7 +728,7 @@ class MonitorStepOut(BaseModel):
 
 class NamedReaderOut(BaseModel):
     """
-    What the model holds of one annotator: `confusions[opinion][answer]`, rows that sum to one.
+    Parameters of one annotator: `confusions[opinion][answer]`, rows that sum to one.
     """
 
     annotator: str
@@ -736,7 +736,7 @@ class NamedReaderOut(BaseModel):
     confusions: dict[str, dict[str, float]]
     remark: Annotated[
         str | None,
-        Field(description="What they call otherwise than the population does, in a sentence; null: nothing."),
+        Field(description="Their main difference from the population, in a sentence; null: none."),
     ]
 
 
@@ -790,7 +790,7 @@ class OwnReadingOut(BaseModel):
 
 class OwnSetOut(BaseModel):
     """
-    A set that an annotator may work through; `not_now` says why they cannot begin just now.
+    A set for an annotator; `not_now`: the reason why they cannot begin yet.
     """
 
     id: str
@@ -812,7 +812,7 @@ class PairAgreementOut(BaseModel):
 
 class PassRatesOut(BaseModel):
     """
-    Who passes a run of a set, by simulation; `confusing`: who takes a class for another one half of the time.
+    Simulated pass rates of a run of a set; `confusing`: who takes a class for another one half of the time.
     """
 
     like_the_others: float
@@ -822,7 +822,7 @@ class PassRatesOut(BaseModel):
 
 class PoliciesOut(BaseModel):
     """
-    Every version, newest first; `draws` is null until somebody was drawn.
+    Every version, newest first; `draws` is null before the first draw.
     """
 
     items: list[PolicyOut]
@@ -1051,7 +1051,7 @@ class QualifiedListOut(BaseModel):
 
 class QualifiedOut(BaseModel):
     """
-    Whether reads go to an annotator, and why: decisions and finished attempts, newest first.
+    Qualification of an annotator: decisions and finished attempts, newest first.
     """
 
     annotator: str
@@ -1120,7 +1120,7 @@ class ReaderFitOut(BaseModel):
     """
     How a model was fitted and judged.
 
-    `left_out_losses`: negative log-likelihood of a left-out label in nats, by how strongly annotators are pulled together; `kind` is the one that was chosen, `alike` where names predict no better. `gain_over_served` and `gain_over_alike`: fall of the log loss of the next label on the evaluation partition.
+    `left_out_losses`: negative log-likelihood of a left-out label in nats, by how strongly annotators are pulled together; `kind` is the chosen one, `alike` where names predict no better. `gain_over_served` and `gain_over_alike`: fall of the log loss of the next label on the evaluation partition.
     """
 
     kind: str
@@ -1333,7 +1333,7 @@ class ReleasesOut(BaseModel):
 
 class RequestOut(BaseModel):
     """
-    A read that is wanted, why, and what became of it; `asked_of` was drawn with `probability`, or preferred.
+    A planned read, its reason, and its state; `asked_of` was drawn with `probability`, or preferred.
     """
 
     ordinal: int
@@ -1352,7 +1352,7 @@ class RequestOut(BaseModel):
 
 class ResultOut(BaseModel):
     """
-    What a qualification found; `p`: how rarely somebody like the others looks as unlike them.
+    Result of a qualification; `p`: probability of such a result for a typical annotator.
     """
 
     n: int
@@ -1461,7 +1461,7 @@ class SelectionOut(BaseModel):
 
 class SetQualityOut(BaseModel):
     """
-    What the sets were worth on the evaluation partition; each patient counts once.
+    Coverage of the prediction sets on the evaluation partition; each patient counts once.
 
     `labels`: 0 for sets of predictions, 1 for sets after a label. `by`: all cells, those of one site, or those with one class as answer. `n_without`: cells among them that had no set. `single`: share of the sets of one class.
     """
@@ -1479,7 +1479,7 @@ class SetQualityOut(BaseModel):
 
 class SetReportOut(BaseModel):
     """
-    What was chosen for a set, when it was made; `by_class`: cells by the leading class of their posterior.
+    Cells of a set at its creation; `by_class`: cells by the leading class of their posterior.
     """
 
     n_candidates: int
@@ -1490,7 +1490,7 @@ class SetReportOut(BaseModel):
 
 class SinceFirst(BaseModel):
     """
-    Changes from the release that was promoted first in this service, or why they are unknown.
+    Changes since the first champion, or the reason why they are unknown.
     """
 
     release: str | None
@@ -1544,7 +1544,7 @@ class SubmittedOut(BaseModel):
 
 class TargetsIn(BaseModel):
     """
-    New targets, whole: one that is left out takes its default.
+    New targets; a missing one takes its default.
 
     `disagreement_gap` and `leading_gap`: how far a predicted share may lie from the observed one; `caught` and `agreement`: at least; `hours`: nine of ten planned reads are answered within them.
     """
@@ -1562,7 +1562,7 @@ class TargetsIn(BaseModel):
 
 class TargetsOut(BaseModel):
     """
-    Targets in force; version 0 is what they are until somebody sets them. If-Match needs the version.
+    Targets in force; version 0 contains the defaults. If-Match needs the version.
     """
 
     version: int
@@ -1587,7 +1587,7 @@ class TrainedOnOut(BaseModel):
 
 class TriageOut(BaseModel):
     """
-    Whether a second read is asked, why, and with which probability `pi`.
+    Decision on a second read, its reason, and its probability `pi`.
     """
 
     decision: str

@@ -128,7 +128,7 @@ def test_archives_in_the_bucket_count_for_the_quota(two: Two, monkeypatch: pytes
     assert send(other, data).status_code == 202
     refused = send(other, data)
     assert refused.status_code == 507
-    assert "other archives take" in refused.json()["detail"]
+    assert "other archives use" in refused.json()["detail"]
 
 
 def test_a_frozen_evaluation_is_read_through_the_other(two: Two, bucket: str, buckets: BucketServer) -> None:

@@ -205,7 +205,7 @@ def test_a_case_without_a_prediction_stays_visible_and_is_wanted_first(service: 
         for page in ("/worklist", f"/cases/{bare_id}"):
             assert service.get(who, page).status_code == 200, (who, page)
     refused = service.label("outside", bare_id, "blast", annotator="r1", blind=True)
-    assert (refused.status_code, refused.json()["detail"]) == (404, "the case has no prediction")
+    assert (refused.status_code, refused.json()["detail"]) == (404, "the cell has no prediction")
     assert service.get("viewer", "/v1/metrics", params={"partition": "all"}).json()["selection"]["n_closed"] == 0
 
 

@@ -434,5 +434,5 @@ def test_patience_ends(on_disk: Database, opened: _Open, monkeypatch: pytest.Mon
     other = opened(str(on_disk.engine.url))
     with on_disk.write() as session:
         session.execute(text("UPDATE audit_head SET n_keys = n_keys"))
-        with pytest.raises(ServiceUnavailable, match="for too long; try again shortly"):
+        with pytest.raises(ServiceUnavailable, match="busy; try again shortly"):
             write_with_retry(other, lambda writing: writing.execute(text("SELECT 1")), "others are writing")

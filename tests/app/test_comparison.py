@@ -1,4 +1,4 @@
-"""A challenger beside the champion, cells that trained it, what is in force, the choice of reference cells."""
+"""A challenger for the champion, cells that trained it, what is in force, the choice of reference cells."""
 
 import csv
 import io
@@ -373,7 +373,7 @@ def test_what_a_release_was_trained_on_judges_nothing(service: Service, tiny_rel
     metrics = service.document("/v1/metrics", **EVERYTHING, release=str(release.id))
     assert metrics["trained_on"] == {"n_left_out": len(expected), "images": "known", "patients": "known"}
     assert metrics["n_cases"] == compared["n_cases"]
-    assert any("left out because the release was trained on them" in text for text in metrics["warnings"])
+    assert any("because the model was trained on them" in text for text in metrics["warnings"])
     champion = service.document("/v1/metrics", **EVERYTHING)
     assert champion["trained_on"] == {"n_left_out": 0, "images": "unknown", "patients": "unknown"}
     assert champion["n_cases"] == len(uses)
@@ -415,4 +415,4 @@ def test_digests_of_others_say_nothing_about_patients(service: Service, tmp_path
     with service.context.database.read() as session:
         overlap = measure_training_overlap(session, service.context.keys.training, source.card, source.training)
     assert (overlap.n_trained_on, overlap.images, overlap.patients) == (0, "known", "unknown")
-    assert "same patients is unknown" in overlap.sentence()
+    assert "other cells of the same patients" in overlap.sentence()

@@ -115,7 +115,7 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 0}, patient=f"p{number}")
     assert service.document("/v1/agreement", partition="all")["krippendorff_alpha"]["value"] is None
-    assert "two annotators who differ about a case" in report_page(service, partition="all")
+    assert "a disagreement between two annotators" in report_page(service, partition="all")
     assert finish_job(service, "/v1/evaluations", partition="all")["error"] is None
 
 
@@ -231,7 +231,7 @@ def test_taking_a_label_back_after_the_reveal_changes_no_estimate_and_is_reporte
     expected = {"n_labels": 6, "n_revised": 0, "n_retracted": 3}
     expected |= {"towards_prediction": 3 - away, "away_from_prediction": away}
     assert service.document("/v1/agreement", **ALL)["after_reveal"] == expected
-    assert "taken back after their annotators had been shown" in report_page(service, partition="all")
+    assert "withdrawn after unblinding" in report_page(service, partition="all")
 
 
 def test_taking_a_label_back_before_anything_was_shown_takes_it_out(service: Service) -> None:
@@ -268,7 +268,7 @@ def test_a_label_of_an_outside_system_changes_no_weight_of_others(service: Servi
     assert document["selection"]["outside_share"] == 0.25
     assert (document["metrics"]["L"]["n"], document["metrics"]["L_D"]["n"]) == (3, 3)
     assert document["selection"]["orders"][1]["non_response"] == 0.25
-    assert any("leave them out" in text for text in document["warnings"])
+    assert any("exclude them" in text for text in document["warnings"])
     assert metrics(service, weighting="none")["metrics"]["L"]["n"] == 4
 
 
@@ -321,7 +321,7 @@ def test_sets_are_calibrated_by_patients_whom_no_fit_sees_published_and_shown(se
     kept = cells_of(service, "calibration", 11)
     cells_of(service, "evaluation", 5)
     before = shown(service)[0]["prediction"]["answer_set"]
-    assert (before["classes"], before["reason"]) == (None, "no answers have calibrated sets of this release yet")
+    assert (before["classes"], before["reason"]) == (None, "this model release has no calibrated prediction sets yet")
     answer_all(service, "anna", classes_of(service)[:3])
     publish_answer_sets(service.context)
     cases = shown(service)
@@ -364,15 +364,15 @@ def _after_one_label(service: Service, case_id: str) -> None:
     assert after["classes"], after
     assert (after["n_patients"], after["n_cells"]) == (11, 22)
     again = service.document(path)["answer_set"]
-    assert (again["classes"], again["reason"]) == (None, "sets are calibrated for cells with one label or none")
+    assert (again["classes"], again["reason"]) == (None, "prediction sets need a cell with at most one label")
     document = service.document("/v1/metrics")["answer_sets"]
     rows = {(row["labels"], row["by"]): row for row in document["quality"]}
     assert set(rows) == {(0, "all"), (1, "all")}
     assert rows[0, "all"]["n_cells"] == rows[1, "all"]["n_cells"] == 10
     assert 0 <= rows[0, "all"]["coverage"]["value"] <= 1 <= rows[0, "all"]["mean_size"]["value"] <= 8
     page = service.get("viewer", f"/cases/{newest}", headers={"Accept": "text/html"}).text
-    assert "The next annotator answers" in page
-    assert "Sets for the next answer" in report_page(service)
+    assert "Prediction set" in page
+    assert "Prediction sets" in report_page(service)
 
 
 def test_where_only_outside_systems_answer_their_labels_count_and_it_is_said(service: Service) -> None:
@@ -380,7 +380,7 @@ def test_where_only_outside_systems_answer_their_labels_count_and_it_is_said(ser
     publish_answer_sets(service.context)
     before = shown(service)[0]["prediction"]["answer_set"]
     assert before["classes"] is None
-    assert before["reason"] == "answers about cells of 8 patients are known, and at least 9 are needed"
+    assert before["reason"] == "cells of 8 patients have answers; at least 9 are needed"
     ninth = patients(service, "calibration", 9)[8]
     store(service, "ninth", cell_png(90, 16), {"r": 0, "s": 1, "t": 1}, patient=ninth, site="north")
     publish_answer_sets(service.context)
@@ -452,7 +452,7 @@ def test_a_site_with_enough_patients_has_its_own_threshold_and_all_others_share_
 def test_an_unlike_image_gets_no_set_and_who_is_rarely_read_twice_a_larger_one() -> None:
     probs, classes = np.array([[0.5, 0.3, 0.2]]), ["a", "b", "c"]
     unlike = build_answer_set(_published(), AnswerSetQuery(probs, classes, unlike=True))
-    assert (unlike.classes, unlike.reason) == (None, "the image is unlike the cells of the release")
+    assert (unlike.classes, unlike.reason) == (None, "the image is out of distribution")
     sizes = []
     for mass in (1.0, 10.0, 11.0, None):
         found = build_answer_set(_published(), AnswerSetQuery(probs, classes, n_labels=1, own_mass=mass))

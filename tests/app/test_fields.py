@@ -40,7 +40,7 @@ def test_a_case_without_a_field_says_so(service: Service) -> None:
     case = service.add_case("case-1", cell_png(1))
     assert case["has_field"] is False
     answer = service.get("viewer", f"/v1/cases/{case['id']}/field")
-    assert (answer.status_code, answer.json()["detail"]) == (404, "there is no field of this case")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "this cell has no field")
     service.lease_on("anna", case["id"])
     assert service.get("anna", "/v1/reads").json()["items"][0]["field"] is None
 
@@ -73,9 +73,9 @@ def test_another_field_under_a_known_external_id_is_refused(service: Service) ->
     service.add_case("without", cell_png(2))
     before = sorted(service.context.settings.images_folder.rglob("*"))
     for external_id, image, field, said in (
-        ("with", cell_png(1), around(51), "has another field"),
+        ("with", cell_png(1), around(51), "has a different field"),
         ("without", cell_png(2), around(), "was stored without a field"),
-        ("with", cell_png(3), around(), "has another image"),
+        ("with", cell_png(3), around(), "has a different image"),
     ):
         answer = service.upload(external_id, image, field=field)
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:secondread:problem:external-id-taken")
@@ -226,9 +226,9 @@ def archive_with_fields() -> bytes:
 TOLD = {
     3: "field: file 'nowhere.png' is not in the archive",
     4: "field: ",
-    5: "field: file 'field.png' must lie in the folder of manifest.csv",
-    6: "the case of this external id has another field",
-    7: "the case of this external id was stored without a field",
+    5: "field: file 'field.png' must be in the folder of manifest.csv",
+    6: "the cell with this external id has a different field",
+    7: "the cell with this external id was stored without a field",
 }
 
 

@@ -100,7 +100,7 @@ def attempts(service: Service) -> int:
 def test_a_release_trained_elsewhere_goes_through_the_gate(laboratory: Service, add: Add) -> None:
     service, better = laboratory, add("mild", MILD)
     refused = promote(service, better)
-    assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "needs a promotion check" in refused.json()["detail"]) == (409, True)
     gate = judged(service, better)
     assert gate["passed"], gate["reasons"]
     assert gate["champion"] == champion(service)
@@ -119,9 +119,9 @@ def test_a_release_trained_elsewhere_goes_through_the_gate(laboratory: Service, 
     assert detail["gate_passed"] is True
     assert all(detail["gate"][part] == gate[part] for part in ("passed", "reasons", "findings", "attempt", "champion"))
     page = service.get("admin", f"/releases/{better.id}").text
-    assert "The gate passed it" in page
+    assert "Passed the promotion check" in page
     assert "Attempt 1 on this champion" in page
-    assert "Looking at this is not counted as an attempt" in page
+    assert "Viewing this comparison is not an attempt" in page
     assert promote(service, better).status_code == 200
 
 
@@ -136,11 +136,11 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(labora
         gate = judged(service, same)
         levels.append(gate["attempt"]["level"])
         assert (gate["passed"], gate["attempt"]["number"]) == (False, number)
-        assert "not surely better" in gate["reasons"][0]
+        assert "no significant improvement" in gate["reasons"][0]
         assert f"attempt {number} on this champion" in gate["reasons"][0], "judged at the level of another attempt"
     assert levels == [0.025, 0.0125]
     refused = promote(service, same)
-    assert (refused.status_code, "the gate refused" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "the promotion check rejected" in refused.json()["detail"]) == (409, True)
     # the champion's copy takes its place: the count goes with what is served
     assert promote(service, same, despite_gate=True).status_code == 200
     event = service.get("admin", "/v1/audit-events", params={"action": "alias.move"}).json()["items"][0]
@@ -167,7 +167,7 @@ def test_a_verdict_against_another_champion_does_not_count(laboratory: Service, 
     assert judged(service, mild)["passed"]
     assert promote(service, other, despite_gate=True).status_code == 200
     refused = promote(service, mild)
-    assert (refused.status_code, "present champion" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "current champion" in refused.json()["detail"]) == (409, True)
     gate = judged(service, mild)
     assert (gate["attempt"]["number"], gate["passed"]) == (1, False)  # it is no better than that one
     with service.context.database.read() as session:
@@ -185,7 +185,7 @@ def test_what_a_card_from_elsewhere_says_of_a_gate_counts_for_nothing(laboratory
     forged = add("forged", recalibration=said, parent=champion(service))
     shown = service.document(f"/v1/releases/{forged.id}")
     assert (shown["gate_passed"], shown["gate"]) == (None, None)
-    assert "The gate passed it" not in service.get("admin", f"/releases/{forged.id}").text
+    assert "Passed the promotion check" not in service.get("admin", f"/releases/{forged.id}").text
     assert promote(service, forged).status_code == 409
 
 
@@ -204,15 +204,15 @@ def test_what_cannot_be_left_out_or_was_forgotten_is_said_with_the_verdict(labor
     service, better = laboratory, add("mild", MILD)
     gate = judged(service, better)
     assert gate["passed"]
-    assert any("overlaps with the evaluation cannot be left out" in finding for finding in gate["findings"])
+    assert any("overlaps with the evaluation cannot be excluded" in finding for finding in gate["findings"])
     assert not any("backup" in finding for finding in gate["findings"])
     with service.context.database.read() as session:
         head = events.read_head_text(session)
     record_restore(service.context, head)
     gate = judged(service, better)
-    found = [finding for finding in gate["findings"] if "A backup was brought back" in finding]
+    found = [finding for finding in gate["findings"] if "A backup was restored" in finding]
     assert len(found) == 1
-    assert "attempts after it are not counted" in found[0]
+    assert "later attempts are not counted" in found[0]
     assert str(utc_now().year) in found[0]
 
 
@@ -276,7 +276,7 @@ def test_asking_twice_for_a_judgement_is_one_attempt(laboratory: Service, add: A
     # by the same labels it could only lose: its verdict stands
     again = judged(laboratory, row)
     assert (again["passed"], again["attempt"]["number"], attempts(laboratory)) == (True, 1, 1)
-    assert "this verdict stands" in again["findings"][0]
+    assert "its result stands" in again["findings"][0]
     assert laboratory.document(f"/v1/releases/{row.id}")["gate_passed"] is True
     store(laboratory, "another", cell_png(200), {"reader 0": 1, "reader 1": 2}, patient="another")
     assert judged(laboratory, row)["attempt"]["number"] == 2
@@ -353,7 +353,7 @@ def test_a_release_that_no_gate_has_judged_needs_a_choice(service: Service, tiny
     watched = service.call("admin", "PUT", "/v1/aliases/challenger", json=body, headers={"If-Match": '"0"'})
     assert watched.status_code == 200  # nobody is served by a challenger
     refused = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers=headers)
-    assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "needs a promotion check" in refused.json()["detail"]) == (409, True)
     chosen = service.call("admin", "PUT", "/v1/aliases/champion", json=body | {"despite_gate": True}, headers=headers)
     assert (chosen.status_code, chosen.json()["release"]) == (200, str(row.id))
 
@@ -369,19 +369,19 @@ def test_too_few_labels_say_how_many_more_are_needed_and_nobody_tries_again_in_v
     for number in range(3):
         store(service, f"case-{number}", cell_png(number), {"reader": 1}, patient=f"p{number}")
     asked, sentences = refused(service)
-    assert sentences[0].startswith("Refused: recalibration needs 50 labelled cases of 10 patients")
-    assert "more labelled cases are needed there" in sentences[1]
+    assert sentences[0].startswith("Refused: recalibration needs 50 labelled cells of 10 patients")
+    assert "more labelled cells are needed there" in sentences[1]
     assert "more patients there" in sentences[2]
     page = service.get("admin", "/jobs", headers={"Accept-Language": "de"}).text
     assert "die Rekalibrierung braucht im Kalibrierungsteil 50 befundete Fälle von 10 Patienten; es sind " in page
     assert "Dort müssen sie von " in page
     page = service.get("admin", "/jobs").text
-    assert "The newest recalibration was refused" in page
-    assert "No label has come since" in page
+    assert "The latest recalibration was rejected" in page
+    assert "There are no new labels since" in page
     assert f"/jobs/{asked}/retry" not in page
     store(service, "another", cell_png(9), {"reader": 1})
     page = service.get("admin", "/jobs").text
-    assert "Labels have come since" in page
+    assert "There are new labels since" in page
     assert f"/jobs/{asked}/retry" in page
     assert [service.post("admin", f"/v1/jobs/{asked}/retry").status_code for _ in range(2)] == [202, 409]
 
@@ -394,10 +394,10 @@ def test_a_change_beyond_the_plan_says_before_and_after_and_which_limit_it_would
     collect_reads(service)
     _, (what, change, limit, labels) = refused(service)
     assert what.startswith("Refused: the change plan does not allow this change: log concentrations would move by")
-    assert change.startswith("Before and after, on average over ")
-    assert "two annotators differ" in change
+    assert change.startswith("Mean before and after, over ")
+    assert "disagreement" in change
     assert "SECONDREAD_CHANGE_PLAN) with max_mean_log_concentration_change of " in limit
-    assert "the fit saw" in labels
+    assert "the fit used" in labels
     page = service.get("admin", "/jobs").text
     for sentence in (change, limit, labels):
         assert sentence in page
@@ -419,7 +419,7 @@ def test_with_as_many_cases_the_change_is_seen_as_often_as_it_says() -> None:
 @pytest.mark.parametrize("loss", [change(0.01, 0.008), change(-0.01, None), change(float("nan"), 0.1)])
 def test_what_did_not_fall_needs_no_number_of_cases(loss: Any) -> None:
     assert required_case_factor(loss, 0.01) is None
-    assert "neither loss fell" in describe_required_cases([("L", loss)], 0.01)
+    assert "neither loss improved" in describe_required_cases([("L", loss)], 0.01)
 
 
 def test_the_nearer_of_both_losses_is_named_and_what_is_out_of_reach_is_said() -> None:

@@ -83,7 +83,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     assert shown["job"]["state"] == "succeeded", shown["job"]["error"]
     assert shown["counts"] == {"created": 2, "known": 0, "failed": 6, "ignored": 0, "differs": 0}
     assert [row["status"] for row in shown["rows"]] == ["created"] * 2 + ["failed"] * 6
-    expected = {2: "not in the archive", 3: "readable", 5: "external_id", 6: "another image", 7: "JSON"}
+    expected = {2: "not in the archive", 3: "readable", 5: "external_id", 6: "different image", 7: "JSON"}
     for number, words in expected.items():
         assert words in shown["rows"][number]["detail"]
     case = service.document(f"/v1/cases/{shown['rows'][0]['case_id']}")
@@ -269,7 +269,7 @@ def test_a_row_that_says_something_else_than_its_case_tells_so(service: Service)
     second = 'a.png,one,p9,south,"{""slide"": ""8""}"\nb.png,two,,,\n'
     shown = imported(service, packed(image | {"manifest.csv": (header + second).encode()}))
     assert [(row["status"], row["detail"]) for row in shown["rows"]] == [
-        ("known", "differs from what is stored: patient, site, metadata"),
+        ("known", "differs from the stored data: patient, site, metadata"),
         ("known", ""),
     ]
     assert (shown["counts"]["known"], shown["counts"]["differs"]) == (2, 1)
@@ -277,7 +277,7 @@ def test_a_row_that_says_something_else_than_its_case_tells_so(service: Service)
     assert [row["row"] for row in service.document(path, "admin", status="differs")["rows"]] == [1]
     case = service.document(f"/v1/cases/{shown['rows'][0]['case_id']}")
     assert (case["patient"], case["site"]) == ("p1", "north")
-    assert "1 row says something else" in service.get("admin", f"/imports/{shown['job']['id']}").text
+    assert "1 row differs" in service.get("admin", f"/imports/{shown['job']['id']}").text
     german = service.get("admin", f"/imports/{shown['job']['id']}", headers={"Accept-Language": "de"}).text
     assert "weicht von dem ab, was gespeichert ist: patient, site, metadata" in german
 
@@ -364,7 +364,7 @@ def archive(tmp_path: Path) -> Path:
             "new.png,new,p1,north,",
             "new.png,new,p1,north,",  # the same again
             "new.png,new,p2,north,",  # and of another patient
-            "other.png,new,p1,north,",  # and with another image
+            "other.png,new,p1,north,",  # and with different image
             "other.png,twin-of-next,p1,,",
             "other.png,next,p1,,",
             "case0.png,twin of a stored one,p3,,",
@@ -393,14 +393,14 @@ def test_a_dry_run_stores_nothing_and_the_import_does_what_it_said(service: Serv
     assert {name: said[name] for name in COUNTS} == {name: done[name] for name in COUNTS}  # type: ignore[literal-required]
     assert said["failed"] == 7
     assert said["ignored"] == 2
-    twins = [row for row in said["failures"] if row["detail"].startswith("same image as ")]
+    twins = [row for row in said["failures"] if row["detail"].startswith("duplicate image of ")]
     assert [row for row in said["failures"] if row not in twins] == done["failures"]
     told = {row["external_id"]: row["detail"] for row in twins}
     cases = {row.external_id: row for row in service.scalars(select(Case))}
     names = {row.id: name for name, row in cases.items()}
     first = {name: names[row.same_image_as] for name, row in cases.items() if row.same_image_as}
     by_row = {"twin-of-next": "row 5"}  # one of the archive itself is told by its row
-    tagged = {name: f"same image as {by_row.get(other, other)}" for name, other in first.items()}
+    tagged = {name: f"duplicate image of {by_row.get(other, other)}" for name, other in first.items()}
     assert told == {name: text for name, text in tagged.items() if not name.startswith("case-")}
     assert said["twins"] == len(told) == 2
     again = checked(service, source)
@@ -424,8 +424,8 @@ def test_the_command_says_the_same(service: Service, tmp_path: Path, monkeypatch
     before = stored(service)
     done = run_here("import", folder, "--dry-run")
     assert done.returncode == 0
-    assert "2 created, 0 known, 0 failed, 1 with the image of another case; nothing was stored" in done.stdout
-    assert "row 2: two: same image as row 1" in done.stdout
+    assert "2 created, 0 known, 0 failed, 1 with the duplicate image; nothing was stored" in done.stdout
+    assert "row 2: two: duplicate image of row 1" in done.stdout
     (folder / "three.png").write_bytes(b"x")
     failing = run_here("import", folder, "--dry-run", "--json")
     assert (failing.returncode, json.loads(failing.stdout)["failed"]) == (1, 1)
@@ -463,8 +463,8 @@ def test_a_check_says_what_the_dry_run_says_and_the_import_does_it(service: Serv
     assert told == sorted((row["row"], row["external_id"], row["detail"]) for row in said["failures"])
     page = service.get("admin", path).text
     created, known, failed = said["created"], said["known"], said["failed"]
-    assert f"{created} would be created, {known} are already known, {failed} would fail." in page
-    assert "No case was stored." in page
+    assert f"{created} would be created, {known} are already stored, {failed} would fail." in page
+    assert "No cells were stored." in page
     assert len(rows(service, path, status="failed")) == said["failed"]
     assert len(rows(service, path, status="ignored")) == said["ignored"]
     begun = service.call("admin", "POST", f"{path}/import", follow_redirects=False).headers["location"]
@@ -495,7 +495,7 @@ def test_the_archive_of_a_check_is_kept_for_a_day_or_erased(service: Service, mo
     assert (late.status_code, "send it again" in late.text) == (409, True)
     monkeypatch.undo()
     path = check(service, source)
-    assert "same image as mine" in service.get("admin", path).text
+    assert "duplicate image of mine" in service.get("admin", path).text
     erase_patient_everywhere(service.context, "lead", "p1", "asked for")
     assert left_behind(service) == []
     assert not service.rows(select(ImportRow.row).where(ImportRow.patient == "p1"))

@@ -55,7 +55,7 @@ def test_recalibration_makes_a_candidate_and_a_person_promotes_and_rolls_back(se
     collect_reads(service)
     asked = service.post("admin", "/v1/recalibrations", json={})
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
-    assert work_off(service.context) == 2  # and a model of the annotators beside the candidate
+    assert work_off(service.context) == 2  # and an annotator model beside the candidate
     done = job(service, asked.json()["id"])
     assert done["state"] == "succeeded", done["error"]
     report = done["result"]
@@ -95,7 +95,7 @@ def _promote(service: Service, champion: dict[str, Any], candidate: str) -> None
     assert both[1] == case["prediction"]  # old predictions keep their release
     back: dict[str, Any] = {"release": champion["release"], "reason": "roll back"}
     refused = service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'})
-    assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "needs a promotion check" in refused.json()["detail"]) == (409, True)
     back |= {"despite_gate": True}
     assert service.call("admin", "PUT", path, json=back, headers={"If-Match": '"2"'}).status_code == 200
     assert service.document(f"/v1/cases/{case['id']}")["prediction"] == case["prediction"]
@@ -245,7 +245,7 @@ def test_a_recalibration_is_asked_for_when_the_last_one_is_old_and_labels_came_s
     work_off(service.context)
     found = service.document("/v1/jobs")["items"]
     assert [row["state"] for row in found] == ["failed", "failed"]  # there are too few labels, and it says so
-    assert all("labelled cases" in row["error"] for row in found)
+    assert all("labelled cells" in row["error"] for row in found)
 
 
 @pytest.mark.slow

@@ -260,9 +260,9 @@ def test_a_language_is_asked_for_by_the_browser_chosen_at_the_sign_in_and_kept_b
 
 def test_the_api_and_its_problems_speak_english(service: Service) -> None:
     asked = {"Accept-Language": "de"}
-    assert service.get("admin", f"/v1/cases/{uuid.uuid4()}", headers=asked).json()["detail"] == "there is no such case"
+    assert service.get("admin", f"/v1/cases/{uuid.uuid4()}", headers=asked).json()["detail"] == "there is no such cell"
     page = service.get("admin", f"/cases/{uuid.uuid4()}", headers={"Accept": "text/html", **asked})
-    assert "<p>Es gibt keinen solchen Fall.</p>" in page.text
+    assert "<p>Es gibt kein solches Zellbild.</p>" in page.text
     told = service.post("anna", f"/reads/{'0' * 32}.{'0' * 32}/label", data={"label": "x"}, headers=asked).json()
     assert "andere Person" in told["detail"]
 
@@ -277,13 +277,13 @@ def test_scripts_find_their_words_in_the_page(service: Service, language: str) -
 
 def test_what_a_domain_says_is_found_with_its_values_and_names_stay_as_they_are() -> None:
     german = languages.load_catalogue("de")
-    read = messages.Message("this read is {state}; lease the next one", state=messages.Term("open"))
+    read = messages.Message("this read is {state}; request the next one", state=messages.Term("open"))
     account = messages.Message("there is no account {name}", name="open")
-    assert languages.translated(read, german).startswith("diese Befundung ist offen;")
+    assert languages.translated(read, german).startswith("diese Beurteilung ist offen;")
     assert languages.translated(account, german) == "es gibt kein Konto open"
-    code = "{max_leases} cases are leased to you; answer, decline or give one back first"
+    code = "{max_leases} cells are assigned to you; answer, skip or return one first"
     found = languages.translated(messages.Message(code, max_leases=7), german)
     assert found == german.pgettext(languages.SAID, code).format(max_leases=7)
     assert languages.translated("at most 12 cases are leased", german) == "at most 12 cases are leased"
-    both = messages.joined("; ", [messages.Message("sign in first"), messages.Message("no release is served yet")])
+    both = messages.joined("; ", [messages.Message("sign in first"), messages.Message("there is no such cell")])
     assert languages.translated(both, german).startswith("melden Sie sich erst an; ")

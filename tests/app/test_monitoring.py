@@ -327,7 +327,7 @@ def test_an_annotator_who_changed_is_told_to_those_who_manage(service: Service) 
     (found,) = service.document("/v1/reader-drift", "admin")["items"]
     assert (found["annotator"], found["n_patients"]) == ("reader", 48 * 12)
     assert monday + timedelta(days=24) <= datetime.fromisoformat(found["alarm_on"]).replace(tzinfo=UTC)
-    assert "answers less as foreseen" in found["sentence"]
+    assert "harder to predict" in found["sentence"]
     first, last = found["weeks"][0], found["weeks"][-1]
     assert first["low"] <= 0 <= first["high"]
     assert last["low"] > 0

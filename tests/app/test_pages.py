@@ -67,14 +67,14 @@ def test_cases_are_found_by_a_part_of_their_name_and_by_a_site_that_is_offered(s
     ):
         service.add_case(name, cell_png(number), patient=patient, site=site)
     page = service.get("admin", "/worklist").text
-    assert "3 cases to read" in page
+    assert "3 cells to read" in page
     assert '<option value="Zürich">Zürich</option>' in page
     assert tiles(service.get("admin", "/worklist", params={"site": "Bern"}).text) == 2
     for search, n in (("SLIDE-9", 2), ("meier", 2), ("9_0", 1), ("%", 0)):
         assert tiles(service.get("admin", "/worklist", params={"search": search}).text) == n, search
     page = service.get("admin", "/worklist", params={"site": "Basel"}).text
-    assert "Basel (no case)" in page
-    assert "Show all cases" in page
+    assert "Basel (no cell)" in page
+    assert "Show all cells" in page
 
 
 def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Service) -> None:
@@ -132,7 +132,7 @@ def test_no_page_is_a_dead_end_without_a_release(empty: Service, who: str) -> No
         if who == "admin" or path in {"/worklist", "/report", "/policy", "/releases", "/jobs", "/help"}:
             assert answer.status_code == 200, (path, answer.text)
         assert 'aria-label="Pages"' in answer.text, path
-    assert "Make a candidate" not in empty.get("admin", "/releases").text
+    assert "Create a candidate" not in empty.get("admin", "/releases").text
 
 
 def test_the_home_page_says_what_is_done_what_comes_next_and_what_waits(empty: Service) -> None:
@@ -175,7 +175,7 @@ def test_the_policy_takes_a_decimal_comma_and_says_what_is_wrong_beside_the_fiel
     newest = service.document("/v1/policies", "admin")["items"][0]
     assert (newest["threshold"], newest["audit_rate"]) == (0.3, 0.1)
     again = save(**right)
-    assert (again.status_code, "in force already" in again.text) == (422, True)
+    assert (again.status_code, "already in force" in again.text) == (422, True)
 
 
 def lines(page: str) -> list[str]:
@@ -209,7 +209,7 @@ def test_events_say_who_did_what_with_links_and_name_no_erased_patient(service: 
     for path in ("/audit", "/audit.csv"):
         text = service.get("admin", path).text
         assert "slide-9-004" not in text
-        assert "an erased case" in text
+        assert "an erased cell" in text
 
 
 def test_events_are_found_by_day_and_come_as_a_file(service: Service) -> None:
@@ -276,7 +276,7 @@ def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(servi
     for accept in ("*/*", "application/json"):  # a script gets a problem
         answer = move(service, release, cookie | {"Accept": accept})
         assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
-        assert answer.json()["detail"] == "repeat your password: it is missing or wrong"
+        assert answer.json()["detail"] == "the password is missing or wrong; enter it again"
     assert champion(service) == before
     assert move(service, release, cookie, password=GOOD).status_code == 303
     assert champion(service) == release
@@ -292,7 +292,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
         assert answer.status_code == status
         assert 'id="champion-fault"' in answer.text
         assert "<nav" in answer.text
-        assert ("No gate has judged this release" in answer.text) == (status == 409)
+        assert ("without a promotion check" in answer.text) == (status == 409)
 
 
 def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
@@ -327,7 +327,7 @@ def test_the_table_has_everybody_with_their_last_sign_in_and_finds_names(service
     assert set(rows) == {"admin", "viewer", "anna", "ben", "outside", long, "Ödön"}
     assert "<time" in rows["ben"]
     assert "never" in rows["anna"]
-    assert "by keys only" in rows["outside"]
+    assert "API keys only" in rows["outside"]
     found = service.get("admin", "/people", params={"search": "öD"}).text
     assert re.findall(r'data-text="([^"]+)"', found) == ["Ödön"]
 
@@ -335,12 +335,12 @@ def test_the_table_has_everybody_with_their_last_sign_in_and_finds_names(service
 def test_nobody_is_locked_out_by_one_click(service: Service) -> None:
     ben = service.principal("ben").account_id
     page = service.get("admin", f"/people/{ben}").text
-    assert re.search(r"<details><summary>Let in no more</summary>.*Yes, let them in no more", page, re.DOTALL)
+    assert re.search(r"<details><summary>Disable account</summary>.*Yes, disable the account", page, re.DOTALL)
     assert service.call("admin", "POST", f"/people/{ben}/state", data={"disabled": "true"}).status_code == 200
     page = service.get("admin", f"/people/{ben}").text
-    assert "let in no more since" in page
-    assert "Let in again" in page
-    assert "let in no more" in service.get("admin", "/people").text
+    assert "disabled since" in page
+    assert "Enable account" in page
+    assert "disabled" in service.get("admin", "/people").text
     assert "This is you" in service.get("admin", f"/people/{service.principal('admin').account_id}").text
     assert service.get("admin", f"/people/{uuid.uuid4()}").status_code == 422
 
@@ -411,7 +411,7 @@ def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service) -> None
     codes = classes_of(service)
     rows = [sum(cell["share"] for cell in shown["confusions"] if cell["others_say"] == code) for code in codes]
     assert rows == pytest.approx([1.0] * len(codes))
-    (compared,) = (text for text in shown["sentences"] if text.startswith("Another annotator gives"))
+    (compared,) = (text for text in shown["sentences"] if text.startswith("Inter-rater agreement"))
     assert re.search(r"On the same cases that is \d+ points? (lower|higher) than for somebody", compared)
     assert not re.search(r"[+-]\d", compared)  # nobody has to look for a sign
     own = shown["agreement"]
@@ -420,7 +420,7 @@ def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service) -> None
         assert agrees in service.get("admin", path).text
     cookie = first_password(service, "anna")
     text = service.client.get("/me", headers=cookie | {"Accept": "text/html"}).text
-    assert all(words in text for words in ("My reading", "What is said where others", "Over time"))
+    assert all(words in text for words in ("My statistics", "Confusions with other annotators", "Over time"))
 
 
 def test_who_may_see_it(service: Service) -> None:

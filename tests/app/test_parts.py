@@ -1,4 +1,4 @@
-"""Long work in parts that any worker takes: predictions of old cases, and imports."""
+"""Long work in parts that any worker takes: predictions for existing cells, and imports."""
 
 import json
 import threading

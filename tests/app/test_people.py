@@ -60,8 +60,8 @@ def test_a_chosen_password_signs_in_until_it_is_changed(service: Service) -> Non
 def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Service) -> None:
     assert log_in(service, "anna", service.one_time_password("anna")).headers["location"] == "/account"
     page = service.client.get("/account").text
-    assert "Choose a password of your own" in page
-    assert "you cannot sign in again until you have another one-time password" in page
+    assert "Choose your own password" in page
+    assert "you need another one-time password" in page
     assert "secondread user password NAME" in page
     assert "<nav" not in page
     assert 'name="present"' not in page
@@ -76,12 +76,12 @@ def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Se
     assert sign_in(service, "anna", once)[0] == 303
     refused = service.client.post("/login", data={"name": "anna", "password": once})
     assert refused.status_code == 401
-    assert "If yours is used up" in refused.text
+    assert "If your one-time password is used up" in refused.text
     assert "secondread user password NAME" in refused.text
     assert "secondread demo" not in refused.text
     write_notice(service.context.settings.home, real=True)
     refused = service.client.post("/login", data={"name": "anna", "password": once})
-    assert "run <code>secondread demo</code> again" in refused.text
+    assert "run <code>secondread demo</code>" in refused.text
     for words in ("annotator-1", "CC BY 4.0", "Acevedo", "WBCAtt", "MIT"):
         assert words in refused.text
 

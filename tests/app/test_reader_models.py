@@ -1,4 +1,4 @@
-"""Models of annotators, fitted, judged and switched on; metrics that warn of annotators who differ."""
+"""Models of annotators, fitted, judged and switched on; metrics that warn of annotators in disagreement."""
 
 import uuid
 from pathlib import Path
@@ -28,7 +28,7 @@ SWITCH = "/v1/reader-models/in-use"
 
 
 def put_model(service: Service, confusions: dict[str, FloatArray], *, passed: bool = True) -> int:
-    """Store a version beside the champion, as a fit would."""
+    """Store a version for the champion, as a fit would."""
     release = service.get("admin", "/v1/aliases").json()["items"][0]["release"]
     matrices = np.array(list(confusions.values()))
     model = ReaderModel(tuple(confusions), np.full(len(confusions), 40), matrices, matrices.mean(axis=0))
@@ -171,12 +171,12 @@ def test_pages_tell_managers_how_labels_are_weighed_and_annotators_only_that_the
     sent = {"version": str(version), "revision": "0", "reason": "they differ"}
     assert service.call("admin", "POST", "/readers/switch", data=sent, follow_redirects=False).status_code == 303
     page = service.get("admin", f"/cases/{case}", headers=dict(html)).text
-    assert "Labels are weighed by who gave them" in page
+    assert "Labels are weighted by annotator" in page
     assert "hasty calls" in page
-    assert "counted for less" in page
+    assert "such labels count less" in page
     assert "hasty calls" not in service.get("viewer", f"/cases/{case}", headers=dict(html)).text
     alike = service.get("admin", f"/cases/{case}?annotators=alike", headers=dict(html)).text
-    assert "Annotators are taken as alike here" in alike
+    assert "Annotator weighting is off in this view" in alike
     assert "hasty calls" not in alike
 
 
@@ -217,7 +217,7 @@ def test_a_model_is_fitted_beside_releases_of_this_network_only(service: Service
 
 
 def fill(context: ServiceContext, n: int, leaning: float) -> None:
-    """Cases read twice by three people, of whom the first says the second class where they would say the first."""
+    """Cells read twice by three people, of whom the first says the second class where they would say the first."""
     rng = np.random.default_rng(0)
     with context.database.write() as session:
         release = all_releases(session)[0]

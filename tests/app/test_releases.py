@@ -260,7 +260,7 @@ def test_int8_goes_through_the_gate_and_is_served(service: Service, small_releas
         store(service, f"case-{number}", cell_png(number), given, patient=f"p{number}")
     added = add(service, int8_release)
     refused = promote(service, added, despite_gate=False)
-    assert (refused.status_code, "no gate has judged" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "needs a promotion check" in refused.json()["detail"]) == (409, True)
     done = finish_job(service, f"/v1/releases/{added}/judgements")
     assert done["state"] == "succeeded", done["error"]
     gate = done["result"]["gate"]
@@ -349,9 +349,9 @@ def test_phi_and_intervals_are_withheld_everywhere_until_two_labels(checking: Se
         assert prediction["reasons"] == stateless["reasons"]
     pages = ("/worklist", f"/cases/{case['id']}")
     for text in (checking.get("viewer", page).text for page in pages):
-        assert "unlike the cells" in text
+        assert "ut of distribution" in text
         assert ", ".join(stateless["reasons"]) in text
-        assert "Two experts would disagree" not in text
+        assert "Disagreement probability" not in text
     codes = stateless["classes"]
     before = checking.document(f"/v1/cases/{case['id']}/posterior")
     one = checking.outside_label(case["id"], "rita", codes[0])["posterior"]
@@ -361,7 +361,7 @@ def test_phi_and_intervals_are_withheld_everywhere_until_two_labels(checking: Se
     two = checking.outside_label(case["id"], "omar", codes[1])["posterior"]
     assert 0 < two["disagreement_prob"] < 1
     assert set(two["class_intervals"]) == set(codes)
-    assert "Two experts would disagree" in checking.get("viewer", pages[1]).text
+    assert "Disagreement probability" in checking.get("viewer", pages[1]).text
     alone = checking.document(f"/v1/cases/{case['id']}/posterior", exclude_annotator="omar")
     assert alone["disagreement_prob"] is None
 
@@ -470,8 +470,8 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
     failed = adapted(service)
     with service.context.database.read() as session:
         n = len(read_recalibration_inputs(session, service.context).fitting.case_ids)
-    needs = "needs 20 cases with two blind planned labels, and labelled cases of 10 patients"
-    for words in (needs, f"there are {n}, of ", "more cases read twice"):
+    needs = "needs 20 cases with two blind planned labels, and labelled cells of 10 patients"
+    for words in (needs, f"there are {n}, of ", "more cells read twice"):
         assert words in failed["error"]
 
 

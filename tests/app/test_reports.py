@@ -68,7 +68,7 @@ def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: p
     for path in ("/report", "/report?partition=all", "/policy"):
         page = service.get("viewer", path)
         assert page.status_code == 200
-        assert "is being made" in page.text
+        assert "is being generated" in page.text
         assert "data-making" in page.text
     assert service.get("viewer", "/report/numbers/classes.csv").status_code == 404
     assert n_jobs(service) == 2  # the policy's page asks what the report's page asks by default
@@ -76,7 +76,7 @@ def test_a_page_request_never_computes_a_report(service: Service, monkeypatch: p
     assert work_off(service.context) == 2
     for path in ("/report", "/report?partition=all", "/policy"):
         page = service.get("viewer", path)
-        assert "is being made" not in page.text
+        assert "is being generated" not in page.text
         assert "as of " in page.text
     assert (made.call_count, n_jobs(service)) == (2, 2)
 
@@ -110,7 +110,7 @@ def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkey
     service.get("viewer", "/report")
     monkeypatch.setattr(publishing, "build_report", raising(OSError("no space left")))
     work_off(service.context)
-    assert "could not be made" in service.get("viewer", "/report").text
+    assert "The report failed" in service.get("viewer", "/report").text
     assert n_jobs(service) == 1
     service.clock.ahead = timedelta(minutes=5)
     service.get("viewer", "/report")
@@ -235,7 +235,7 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert said(frozen) == said(page)
     assert len(plots(page)) > 5
     assert plots(frozen) == plots(page)
-    for heading in ("Workload", "Classes that are confused", "Month by month", "Site by site", "Loss and its parts"):
+    for heading in ("Workload", "Confused classes", "By month", "By site", "Loss and its parts"):
         assert f"<h2>{heading}" in frozen
     # it opens offline
     assert not re.search(r"<script|<link|<img|<form|<iframe|@import|url\(", frozen)
@@ -248,7 +248,7 @@ def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(servic
     service.add_case("alone", cell_png(1))
     frozen = frozen_page(service, ALL)
     assert len(said(frozen)) == 5
-    assert "nothing can be said before there are" in frozen
+    assert "not yet available" in frozen
     assert annex(service).sentences == ["There are no labels yet."]
 
 
@@ -264,7 +264,7 @@ def annex(service: Service) -> ReadersAnnex:
     return build_readers_annex(body.document, body.agreement)
 
 
-@pytest.mark.parametrize(("n", "words"), [(1, "There is one annotator only"), (2, "There are two annotators only")])
+@pytest.mark.parametrize(("n", "words"), [(1, "There is only one annotator"), (2, "There are only two annotators")])
 def test_few_annotators_are_said_plainly(service: Service, n: int, words: str) -> None:
     labels = {f"r{reader}": 0 for reader in range(n)}
     for number in range(8):
@@ -322,15 +322,15 @@ SENTENCES = [
     ((0.51, 0.35, 0.67), "51 % (35 to 67) did: too low.", "missed-so-far"),
     ((0.51, 0.45, 0.57), "51 % (45 to 57) did: too low.", "missed"),
     ((0.10, 0.05, 0.15), "10 % (5 to 15) did: too high.", "missed"),
-    ((0.31, 0.26, 0.36), "31 % (26 to 36) did: about right.", "met"),
-    ((0.33, 0.15, 0.55), "33 % (15 to 55) did: about right.", "met-so-far"),
-    ((0.42, 0.25, 0.60), "42 % (25 to 60) did: perhaps too low.", "missed-so-far"),
+    ((0.31, 0.26, 0.36), "31 % (26 to 36) did: on target.", "met"),
+    ((0.33, 0.15, 0.55), "33 % (15 to 55) did: on target.", "met-so-far"),
+    ((0.42, 0.25, 0.60), "42 % (25 to 60) did: possibly too low.", "missed-so-far"),
     ((0.36, 0.32, 0.39), "36 % (32 to 39) did: too low, within the target.", "met"),
 ]
 
 
 def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> None:
-    begins = "When it says 30 % of annotators would differ, "
+    begins = "Predicted disagreement between two annotators: 30 %; observed: "
     for numbers, words, state in SENTENCES:
         assert first_sentence(body, *numbers) == (begins + words, state)
 
@@ -341,7 +341,7 @@ def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -
         changed = body.model_copy(update={"findings": body.findings.model_copy(update={"caught": caught})})
         third = write_report_sentences(changed, TARGETS)[2]
         ends = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-        assert third.text == f"Reading 30 % of the cases twice catches {ends} of the disagreements."
+        assert third.text == f"Second reads of 30 % of the cells catch {ends} of the disagreements."
         return third.state
 
     assert state(0.59, 0.44, 0.74) == "missed-so-far"
@@ -402,9 +402,9 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     collect(service, [cell_png(number) for number in range(40)], patients=True)
     page = report_page(service, path="/policy")
     assert "today " in page
-    assert "30 % read twice: catches" in page
-    assert "second reads a week" in page
-    assert "60 % read twice: catches" in service.get("viewer", "/policy", params={"share": 60}).text
+    assert "30 % with second read: catches" in page
+    assert "second reads per week" in page
+    assert "60 % with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
 

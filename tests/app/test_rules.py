@@ -190,7 +190,7 @@ def test_familiar_data_raise_no_alarm() -> None:
     ("changed", "words"),
     [
         ({"stain": np.full((100, 3), 0.5)}, "the stain"),
-        ({"out_of_distribution": np.arange(100) < 10}, "unlike the training cells"),
+        ({"out_of_distribution": np.arange(100) < 10}, "out of distribution"),
         ({"feature_distance": np.full(100, 1.5)}, "features"),
         ({"label_counts": np.tile([[1, 0]], (100, 1))}, "mix of labels"),
     ],
@@ -231,7 +231,7 @@ def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labe
 
 
 def test_second_labels_of_the_cases_that_triage_selected_are_no_drift_of_the_mix() -> None:
-    """Class b is rare and hard: triage has all its cases read twice. The first reads have the reference's mix."""
+    """Class b is rare and hard: triage has all its cells read twice. The first reads have the reference's mix."""
     n = 2000
     first = (np.random.default_rng(6).random(n) < 0.2).astype(np.int64)
     counts = np.eye(2, dtype=np.int64)[first] * np.where(first == 1, 2, 1)[:, None]
@@ -256,7 +256,7 @@ def test_the_graded_rule_gives_probabilities_that_grow_with_disagreement(scale: 
     assert decide_triage(SURE, rule, out_of_distribution=True).pi == 1
     assert decide_triage(UNSURE, rule, near_duplicate=True).pi == floor
     unknown = decide_triage(UNSURE, replace(rule, threshold=math.inf))
-    assert (unknown.pi, unknown.reason) == (floor, "no scale for disagreement yet: too few earlier cases")
+    assert (unknown.pi, unknown.reason) == (floor, "no scale for disagreement yet: too few earlier cells")
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.12, 0.95))

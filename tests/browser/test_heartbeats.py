@@ -39,7 +39,7 @@ def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation:
     assert len(beats) == 1
     assert page.inner_text("[data-status]") == ""
     page.clock.run_for(50_000)
-    assert "goes back in less than a minute" in page.inner_text("[data-status]")
+    assert "will be returned in less than a minute" in page.inner_text("[data-status]")
     page.keyboard.press("Shift")
     with page.expect_response("**/v1/reads/*"):
         page.clock.run_for(2_000)
@@ -48,7 +48,7 @@ def test_only_a_sign_of_a_person_extends_a_lease(browser: Browser, installation:
     assert len(beats) == 2
     page.clock.run_for(700_000)
     assert len(beats) == 2
-    assert "Your time with this case ran out" in page.inner_text("[data-status]")
+    assert "Your time for this cell has expired" in page.inner_text("[data-status]")
     assert cleo.faults == []
 
 
@@ -64,7 +64,7 @@ def test_a_page_whose_answer_is_under_way_asks_for_no_more_time(browser: Browser
     page.wait_for_selector(".js [data-read]")
     page.click("summary:has-text('Decline')")
     page.check("input[value=image_quality]")
-    page.click("text=Decline this case")
+    page.click("text=Skip this cell")
     until(page, lambda: len(held) == 1, "the decline is under way")
     page.clock.run_for(3_000)
     assert beats == []

@@ -96,7 +96,7 @@ def test_keys_can_be_chosen_and_switched_off(browser: Browser, many: Installatio
     box = page.locator(".key-choice:has-text('Lymphocyte') input")
     box.focus()
     page.keyboard.press("x")
-    assert "is the key of “cannot tell”" in page.inner_text("[data-keys-told]")
+    assert "is already the key of “cannot tell”" in page.inner_text("[data-keys-told]")
     assert box.input_value() == "l"
     page.keyboard.press("y")
     page.keyboard.press("Escape")

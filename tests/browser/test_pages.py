@@ -26,8 +26,8 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     assert "3 waiting, 0 read" in page.inner_text("h1")
     for word in SECRETS:
         assert word not in page.content()
-    page.click("text=Read the next case")
-    assert "blind read" in page.inner_text("h1")
+    page.click("text=Read the next cell")
+    assert "blinded read" in page.inner_text("h1")
     for word in (*SECRETS, "0."):
         assert word not in page.inner_text("main")
     for word in SECRETS:
@@ -47,16 +47,16 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     assert "clumped chromatin" in page.inner_text("section:has(h2:text-is('Labels')) table")
     assert page.locator("svg.bars rect.posterior").count() == 8
     assert page.locator("svg.bars line.interval").count() == 16
-    page.click("text=Change or take back my label")
+    page.click("text=Change or withdraw my label")
     page.check("form[action$=revise] input[value=blast]")
     page.fill("form[action$=revise] textarea", "looked again")
     page.click("text=Save the change")
     page.wait_for_selector("section:has(h2:text-is('Labels')) td:has-text('Blast')")
-    page.click("text=Next case")
-    assert "blind read" in page.inner_text("h1")
+    page.click("text=Next cell")
+    assert "blinded read" in page.inner_text("h1")
     page.click("summary:has-text('Decline')")
     page.check("input[value=image_quality]")
-    page.click("text=Decline this case")
+    page.click("text=Skip this cell")
     page.wait_for_url("**/worklist")
     assert "1 read" in page.inner_text("h1")
     page.wait_for_load_state("networkidle")  # an image ahead that is asked for while one leaves is refused, and said so
@@ -117,12 +117,12 @@ def test_no_page_keeps_anybody_out(browser: Browser, installation: Installation,
     reader.go("/help")
     found["help"] = reader.violations()
     reader.go("/me")
-    assert "Agreement with yourself is shown after ten cases" in reader.page.inner_text("main")
+    assert "Intra-rater agreement appears after ten" in reader.page.inner_text("main")
     found["my reading"] = reader.violations()
     lead.go("/people")
     lead.follow("tr:has-text('anna') a")
     found["person"] = lead.violations()
-    lead.follow("text=How they read")
+    lead.follow("text=Statistics")
     found["how they read"] = lead.violations()
     stranger = Person(browser, installation, "", scheme)
     found["login"] = stranger.violations()
@@ -144,16 +144,16 @@ def test_pages_work_without_javascript(browser: Browser, installation: Installat
     page.fill("[name=wanted]", "a password of one's own")
     page.click("main button")
     page.click("text=Go on")
-    page.click("text=Read the next case")
+    page.click("text=Read the next cell")
     page.wait_for_selector(".viewer")
     page.wait_for_selector(".tools", state="hidden")
     page.check("input[value=eosinophil]")
     page.click("[data-action=commit]")
     assert "Class probabilities" in page.inner_text("main")
-    page.click("text=Next case")
+    page.click("text=Next cell")
     page.click("summary:has-text('Decline')")
     page.check("input[value=cannot_tell]")
-    page.click("text=Decline this case")
+    page.click("text=Skip this cell")
     page.wait_for_url("**/worklist")
     wrong = page.goto(f"{installation.address}/cases/01890000-0000-7000-8000-000000000000")
     assert wrong is not None
@@ -250,7 +250,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
     (tmp_path / "cells.zip").write_bytes(archive("page"))
     page.set_input_files("[name=archive]", tmp_path / "cells.zip")
     page.click("main form button >> nth=0")
-    page.wait_for_selector(f"text={N_CELLS} created, 0 already known, 1 failed", timeout=patient(40_000))
+    page.wait_for_selector(f"text={N_CELLS} created, 0 already stored, 1 failed", timeout=patient(40_000))
     import_page = page.url
     page.select_option("[name=status]", "failed")
     page.click("text=Show")
@@ -266,9 +266,9 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
     widths = page.locator(".findings .plot > svg").evaluate_all("all => all.map(one => one.clientWidth)")
     assert len(widths) >= 4
     assert min(widths) > 0.9 * card
-    page.click("summary:has-text('to know before relying')")
+    page.click("summary:has-text('limitation')")
     text = page.inner_text("main")
-    for heading in ("By annotator", "By pair", "By class", "nobody else labelled"):
+    for heading in ("By annotator", "By pair", "By class", "there are no other labels"):
         assert heading in text
     assert "outside 0 and outside 1" in text
     with page.expect_download() as download:

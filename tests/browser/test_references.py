@@ -54,7 +54,7 @@ def choose_cells(browser: Browser, made: Installation) -> None:
     page.fill(".tile [name=reason] >> nth=1", "out of focus")
     admin.follow(".tile button:text-is('Exclude') >> nth=1")
     assert "out of focus" in page.inner_text("main")
-    admin.follow("text=Take it back")
+    admin.follow("text=Restore")
     assert page.locator(".tile button:text-is('Exclude')").count() == 6
     assert admin.faults == []
 

@@ -178,14 +178,14 @@ def test_how_sure_and_a_second_choice_by_key(browser: Browser, blind: Installati
                 page.keyboard.press(key)
         else:  # held down until it says so
             page.keyboard.down("e")
-            until(page, lambda: "fairly sure" in page.inner_text("[data-choice]"), "it counts up")
+            until(page, lambda: "fairly confident" in page.inner_text("[data-choice]"), "it counts up")
             page.keyboard.up("e")
         until(page, lambda: shown(page) not in {*cases, ""}, "it goes on")
     until(page, lambda: kept(page) == [], "answers are on their way")
     rows = blind.rows(
         select(Label.class_code, Label.confidence, Label.second_choice).order_by(Label.id.desc()).limit(3)
     )
-    # a tester's machine may be slow to let a key go: at least "fairly sure"
+    # a tester's machine may be slow to let a key go: at least "fairly confident"
     assert rows[0][0] == "eosinophil"
     assert rows[0][1] in {0.7, 0.9, 0.99}
     assert rows[1:] == [("monocyte", None, "lymphocyte"), ("blast", 0.9, None)]
@@ -246,7 +246,7 @@ def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, 
         page.keyboard.press("m")
         page.evaluate("window.dispatchEvent(new Event('online'))")
     assert ahead.value.status == 403
-    page.wait_for_selector("text=Sign in again, your answer is kept")
+    page.wait_for_selector("text=Sign in again; your answer is saved")
     assert leased_to_ben() == before
 
 

@@ -153,8 +153,8 @@ LIBRARY: list[tuple[Callable[[], object], str]] = [
     (calibrate(features=np.full((20, 1), np.nan)), "features must be finite numbers"),
     (calibrate(features=ONES[:3]), r"features must have shape \(20, D\)"),
     (calibrate(groups=None), r"groups \(\) must be of the same cases"),
-    (calibrate(LOGITS[:5], ONES[:5], Y[:5], IDS[:5]), "calibration needs at least ten labelled cases, got 5"),
-    (calibrate(groups=["p"] * 20), "calibration needs labelled cases of at least three patients"),
+    (calibrate(LOGITS[:5], ONES[:5], Y[:5], IDS[:5]), "calibration needs at least ten labelled cells, got 5"),
+    (calibrate(groups=["p"] * 20), "calibration needs labelled cells of at least three patients"),
     (lambda: CALIBRATION.apply(LOGITS, np.ones((20, 5))), r"must have 1 columns, as in the fit"),
     (lambda: secondread.Calibration.from_dict({}), "not a calibration document"),
     # sets, annotators, charts

@@ -196,7 +196,7 @@ def test_pairs_that_share_few_cases_are_counted_and_not_judged() -> None:
     matrix[18:22, 2] = 1
     found = measure_agreement(matrix_table(matrix, CLASSES))
     assert [pair.annotators for pair in found.pairs] == [("r0", "r1")]
-    assert "2 pairs of annotators share fewer than 5 cases: no kappa of theirs" in found.warnings
+    assert "2 pairs of annotators share fewer than 5 cells, too few for kappa" in found.warnings
     assert len(measure_agreement(matrix_table(matrix, CLASSES), min_shared=2).pairs) == 3
     alone = cohen_kappa(matrix[:22, 0], matrix[:22, 1], 4)
     assert found.pairs[0].cohen_kappa == alone

@@ -96,9 +96,9 @@ def test_what_json_does_not_have_is_refused() -> None:
 MESSAGE = joined(
     "; ",
     [
-        Message("{name} may rise by up to {high:.4f}", name="L", high=0.25),
+        Message("{name} could rise by up to {high:.4f}", name="L", high=0.25),
         Message("the job is {state}", state=Term("failed")),
-        Message("no case has a label"),
+        Message("no cell has a label"),
     ],
 )
 
@@ -111,12 +111,12 @@ def shape(text: object) -> object:
 
 
 def test_a_message_is_its_text() -> None:
-    assert MESSAGE == "L may rise by up to 0.2500; the job is failed; no case has a label"
-    assert json.dumps([MESSAGE]) == json.dumps(["L may rise by up to 0.2500; the job is failed; no case has a label"])
+    assert MESSAGE == "L could rise by up to 0.2500; the job is failed; no cell has a label"
+    assert json.dumps([MESSAGE]) == json.dumps(["L could rise by up to 0.2500; the job is failed; no cell has a label"])
     assert [part.code for part in separated(MESSAGE, "; ") if isinstance(part, Message)] == [
-        "{name} may rise by up to {high}",
+        "{name} could rise by up to {high}",
         "the job is {state}",
-        "no case has a label",
+        "no cell has a label",
     ]
     assert listed(["L", "L_φ"]) == "L and L_φ"
 
@@ -136,7 +136,7 @@ def test_json_and_text_that_are_stored_keep_code_and_values() -> None:
     kept = from_json(to_json({"reasons": [MESSAGE, "plain"], "probs": [0.5, 0.5]}).encode())
     assert (shape(kept["reasons"][0]), kept["reasons"][1], kept["probs"]) == (shape(MESSAGE), "plain", [0.5, 0.5])
     assert shape(from_text(to_text(MESSAGE))) == shape(MESSAGE)
-    assert to_text(Message("no case has a label")) == "no case has a label"
+    assert to_text(Message("no cell has a label")) == "no cell has a label"
 
 
 @given(st.one_of(st.text(), st.text("{}$ab").map('{"$message":'.__add__), st.just(to_text(MESSAGE)).map(str)))

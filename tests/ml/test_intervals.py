@@ -253,7 +253,7 @@ def test_what_is_missing_is_said() -> None:
     found = evaluate_groups(sums, sums)
     assert found.metrics["L"].se is None
     assert math.isnan(found.metrics["EL"].value)
-    assert any("no case has two labels" in text for text in found.warnings)
+    assert any("no cell has two labels" in text for text in found.warnings)
     assert any("fall into 1 of 400 groups" in text for text in found.warnings)
 
 

@@ -230,7 +230,7 @@ def test_a_network_that_is_worse_on_held_out_cells_is_refused_and_nothing_is_wri
     done = quantize(small_release, tmp_path / "out", "--data", faint, "--ranges", "minmax")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert "the int8 network is worse than small cells on 50 held-out cells: L seems worse, by" in last
+    assert "the int8 network is worse than small cells on 50 held-out cells: L is worse by" in last
     assert "Nothing was written" in last
     assert not (tmp_path / "out").exists()
 
@@ -240,9 +240,9 @@ def test_whoever_wants_it_all_the_same_gets_a_card_that_says_so(
 ) -> None:
     done = quantize(small_release, tmp_path / "out", "--data", faint, "--ranges", "minmax", "--despite-gate")
     assert done.returncode == 0, done.stderr
-    assert "warning: made despite the gate: L seems worse" in done.stderr
+    assert "warning: made despite the gate: L is worse" in done.stderr
     release = read_release(tmp_path / "out")
-    assert any("L seems worse" in reason for reason in release.card["quantized"]["harms"])
+    assert any("L is worse" in reason for reason in release.card["quantized"]["harms"])
     assert "**It is worse than that release" in (tmp_path / "out" / "README.md").read_text()
     assert release.training is not None
     index, before = release.card["training"], read_release(small_release).card["training"]
@@ -353,7 +353,7 @@ def test_harm_is_a_rise_of_more_than_a_standard_error() -> None:
     assert change.loss.se is not None
     assert change.loss.value > HARM_LIMIT * change.loss.se
     assert describe_regressions(change) == [
-        f"L seems worse, by {change.loss.value:.4f}; one standard error ({change.loss.se:.4f}) is allowed"
+        f"L is worse by {change.loss.value:.4f}; {change.loss.se:.4f} (one standard error) is allowed"
     ]
     assert describe_regressions(paired_change(counts, (worse, dpe), (probs, dpe))) == []
     single = np.eye(3, dtype=np.int64)[rng.integers(3, size=200)]
@@ -419,7 +419,7 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     assert report["n_without_labels"] == 3
     assert report["trained_on"] == "unknown"
     assert "3 images have no label" in done.stderr
-    assert "is unknown" in done.stderr
+    assert "are unknown" in done.stderr
     assert "adapted to other annotators by 60 cells" in (tmp_path / "out" / "README.md").read_text()
     for loss in ("L", "L_D"):
         before, after = (step[loss]["value"] for step in report["figures"].values())

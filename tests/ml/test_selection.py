@@ -70,7 +70,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match=words):
         selection_weights(2, 2 * ones, 2 * ones, np.zeros(2), ones > 1, ones)
     lost = selection_weights(2, 2 * ones, ones, np.ones(2), ones > 0, ones)
-    assert any("nobody answered" in text for text in lost.warnings())
+    assert any("without any answer" in text for text in lost.warnings())
 
 
 @given(st.lists(st.floats(0, 1), max_size=60))
@@ -106,13 +106,13 @@ def test_cells_are_of_one_arm_and_one_quintile() -> None:
 def test_warnings_say_how_many_labels_came_and_what_no_weight_replaces() -> None:
     ones = np.ones(20, dtype=np.int64)
     came = np.arange(20) > 0
-    tail = "did not get them; adjusted by arm and disagreement"
+    tail = "did not get them; adjusted by read reason and disagreement"
     first = selection_weights(1, ones, came.astype(np.int64), np.ones(20), ones > 0, ones)
-    assert first.warnings() == [f"5.0% of the cases planned for 1 label {tail}"]
+    assert first.warnings() == [f"5.0% of the cells planned for 1 label {tail}"]
     second = selection_weights(2, 2 * ones, 1 + came, np.ones(20), ones > 0, ones)
-    assert second.warnings() == [f"5.0% of the cases planned for 2 labels {tail}"]
+    assert second.warnings() == [f"5.0% of the cells planned for 2 labels {tail}"]
     lost = selection_weights(2, 2 * ones, ones, np.ones(20), ones > 0, ones)
-    nobody = "20 planned cases lie in cells where nobody answered: no weight can stand in for them"
+    nobody = "20 planned cells are in groups without any answer and cannot be represented by weights"
     assert lost.warnings()[1:] == [nobody]
     empty = selection_weights(2, ones, ones, np.ones(20), ones > 0, ones)
     assert (empty.non_response, empty.warnings(), empty.cells) == (0.0, [], [])
@@ -165,7 +165,7 @@ def test_the_scale_grows_with_the_budget_and_ends_where_everything_is_certain() 
 
 @pytest.mark.slow
 def test_the_promised_length_is_what_the_design_gives() -> None:
-    """Cases read twice by one design foretell the spread of an estimate by another, with patients."""
+    """Cells read twice by one design foretell the spread of an estimate by another, with patients."""
     rng = np.random.default_rng(3)
     n, runs = 1_000, 400
     cluster = np.arange(n) // 5

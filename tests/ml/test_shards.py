@@ -240,7 +240,7 @@ def test_columns_of_a_manifest_that_nobody_asked_for_may_contain_anything(
     with listed.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["site", "case_id", "file"])
-        # numbers first, and words only after what is read at once
+        # numbers first, and words only after what is start immediately
         writer.writerows((row if row < 60_000 else "ward", f"c{row}", "0.png") for row in range(60_100))
     part = score_shard(ScoreRequest(tiny_release, listed), tmp_path / "job", (900, 900))
     assert part["n_predictions"] == rows_of(900, 900, 60_100)[1] - rows_of(900, 900, 60_100)[0]

@@ -185,7 +185,7 @@ def test_predictions_made_from_the_labels_are_called_impossible_and_honest_ones_
         y = rng.multinomial(2, q)
         accused += any("impossible" in text for text in evaluate(y, q).warnings)
     leaked = evaluate(y, 0.5 * q + 0.5 * y / 2)
-    assert any("were these labels used" in text for text in leaked.warnings)
+    assert any("were they fitted on these labels" in text for text in leaked.warnings)
     assert accused <= 1, "at one in a thousand, two of 60 happen once in 600"
 
 

@@ -55,7 +55,7 @@ def tables(folder: Path, suffix: str, *, wide: bool, n: int = 400) -> tuple[Path
     [(".csv", True, {}), (".parquet", False, {"weights": "w1", "weights2": "w2", "cluster": "who"})],
 )
 def test_streaming_equals_memory(tmp_path: Path, suffix: str, wide: bool, columns: dict[str, str]) -> None:
-    """To the end of intervals where groups of patients are the clusters in memory too."""
+    """Show the result of intervals where groups of patients are the clusters in memory too."""
     labels, predictions = tables(tmp_path, suffix, wide=wide)
     in_memory = columns | ({"cluster": "group"} if columns else {})
     weights = (columns.get("weights"), columns.get("weights2"))

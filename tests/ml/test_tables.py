@@ -326,7 +326,7 @@ def test_a_table_without_labels_gives_empty_metrics(tmp_path: Path) -> None:
     labels = pa.table({name: pa.array([], pa.string()) for name in ("case_id", "annotator", "label", "patient")})
     document = evaluate_tables(labels, predictions, cluster="patient").to_dict()
     assert (document["n_cases"], document["metrics"]["L"]["value"]) == (2, None)
-    assert "no case has a label" in document["warnings"][0]
+    assert "no cell has a label" in document["warnings"][0]
 
 
 def test_plots_are_written(two_models: dict[str, Any]) -> None:

@@ -250,7 +250,7 @@ def test_every_route_that_takes_a_body_asks_who_is_calling_before_it_reads_a_byt
         assert guard is not None
         for method in sorted((route.methods or set()) - {"GET", "HEAD"}):
             if not guard.scopes:
-                # forms for those who are not known yet: 1 MiB at most
+                # forms for those who are not available yet: 1 MiB at most
                 assert route.path in {"/login", "/login/language"}
                 continue
             path = re.sub(r"{\w+}", _ID, route.path)

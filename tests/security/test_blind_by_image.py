@@ -266,7 +266,7 @@ def test_the_check_of_an_import_sees_it(service: Service, upgrade_encoder: Upgra
         (source / f"{name}.png").write_bytes(cell_png(3))
     report: Any = checked(service, source)
     assert (report["created"], report["twins"]) == (2, 2)
-    assert {row["detail"] for row in report["failures"]} == {"same image as first"}
+    assert {row["detail"] for row in report["failures"]} == {"duplicate image of first"}
 
 
 def test_the_same_case_sent_again_is_known(service: Service, upgrade_encoder: Upgrade) -> None:

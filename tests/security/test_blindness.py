@@ -333,7 +333,7 @@ def test_all_requests_of_a_case_keep_one_place_after_a_draw_and_another(service:
     assert sum(waiting) == sum(len(requests_of(service, case)) for case in cases)
 
 
-PLANNED, NOBODY = "once all planned reads", "to no annotator"
+PLANNED, NOBODY = "until all planned reads", "never shows this"
 #: Policy of a case that anna has answered, what became of its second read, and what then hides the case from her.
 HIDDEN: list[tuple[str, dict[str, Any], str | None]] = [
     ("after_commit", {}, None),
@@ -354,7 +354,7 @@ def test_what_is_shown_after_the_commit(service: Service) -> None:
         set_policy(service, threshold=number * 1e-9, reveal=reveal)
         case = service.add_case(f"case {number}", cell_png(number))
         path = f"/v1/cases/{case['id']}"
-        assert "commit your own label first" in service.get("anna", path).json()["detail"]
+        assert "submit your own label first" in service.get("anna", path).json()["detail"]
         assert service.answer("anna", case["id"], code).status_code == 201
         service.make_labels_final()
         second = update(ReadRequest).where(ReadRequest.case_id == UUID(case["id"]), ReadRequest.ordinal == 2)
@@ -363,7 +363,7 @@ def test_what_is_shown_after_the_commit(service: Service) -> None:
         answer = service.get("anna", path)
         assert answer.status_code == (403 if hidden else 200), (reveal, changes)
         assert (hidden or "") in answer.text
-        assert "commit your own label first" in service.get("ben", path).json()["detail"]
+        assert "submit your own label first" in service.get("ben", path).json()["detail"]
     service.written_past = True
     with service.context.database.read() as session:  # a case without requests goes by the policy in force
         assert blindness.hidden_after_commit(session, [], unsettled=False) is None

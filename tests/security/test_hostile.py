@@ -202,7 +202,7 @@ def test_damage_in_a_manifest_is_said_in_words(shared_service: Service) -> None:
     assert "manifest.csv cannot be read as CSV: field larger" in refusal(shared_service, packed({"manifest.csv": long}))
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         words = refusal(shared_service, packed({"manifest.csv": rows}, method))
-        assert "compressed in another way than deflate" in words
+        assert "not compressed with deflate" in words
 
 
 def test_damage_in_an_image_fails_its_row_only(service: Service) -> None:
@@ -227,7 +227,7 @@ def test_paths_of_a_manifest_stay_in_its_folder(service: Service) -> None:
     work_off(service.context)
     rows = service.get("admin", f"/v1/imports/{asked['id']}").json()["rows"]
     assert [row["status"] for row in rows] == ["created", "failed", "failed", "failed", "ignored"]
-    assert {"must lie in the folder of manifest.csv" in row["detail"] for row in rows[1:4]} == {True}
+    assert {"must be in the folder of manifest.csv" in row["detail"] for row in rows[1:4]} == {True}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def part(disposition: bytes) -> bytes:
         (b"", "multipart/form-data", 422, "send a form"),
         (b"x", "application/json", 422, "send a form"),
         (b"--y\r\nnothing", FORM, 400, "cannot be read"),
-        (part(b'name="archive"; filename="a"'), FORM, 400, "ends in the middle"),
+        (part(b'name="archive"; filename="a"'), FORM, 400, "is incomplete"),
         (part(b'name="archive"') + b"\r\n--x--\r\n", FORM, 422, "one file"),
         (part(b'name="other"; filename="a"') + b"\r\n--x--\r\n", FORM, 422, "one file"),
         (2 * (part(b'name="archive"; filename="a"') + b"\r\n") + b"--x--\r\n", FORM, 422, "one file"),
@@ -305,7 +305,7 @@ def test_archives_together_have_a_quota(tmp_path: Path) -> None:
     mebibyte = 2**20
     with receive_archive(tmp_path, 0, limit=mebibyte):
         (tmp_path / "imports" / "failed.zip").write_bytes(bytes(4 * mebibyte + 1))
-    too_many = pytest.raises(StorageFull, match="other archives take the 4 MiB")
+    too_many = pytest.raises(StorageFull, match="other archives use all 4 MiB")
     with too_many, receive_archive(tmp_path, 0, limit=mebibyte):
         pass
     assert [path.name for path in (tmp_path / "imports").iterdir()] == ["failed.zip"]

@@ -207,7 +207,7 @@ def test_a_picture_that_is_stored_again_before_the_erased_file_is_removed_keeps_
 def test_other_pixels_never_take_the_place_of_a_damaged_image(
     service: Service, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """As where a later version of a decoder makes other pixels of the same upload."""
+    """As where a later version of a decoder makes different pixels of the same upload."""
     case = service.add_case("first", cell_png(3), field=around())
     service.add_case("second", cell_png(3), field=around())
     before = rows(service)["first"]
@@ -226,7 +226,7 @@ def test_other_pixels_never_take_the_place_of_a_damaged_image(
         answer = service.upload("first", cell_png(3), field=around())
     assert answer.status_code == 409
     assert "damaged" in answer.json()["detail"]
-    assert "other pixels" in answer.json()["detail"]
+    assert "different pixels" in answer.json()["detail"]
     for row in rows(service).values():
         assert (row.stored_sha256, row.pixels_sha256) == (before.stored_sha256, before.pixels_sha256)
         assert row.stored_field_sha256 == before.stored_field_sha256

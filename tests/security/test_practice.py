@@ -341,7 +341,7 @@ def test_new_annotators_read_once_they_are_qualified(service: Service) -> None:
     assert "/practice" in refused.json()["detail"]
     cookie = first_password(service, "anna")
     page = service.client.get("/worklist", headers=cookie | {"Accept": "text/html"})
-    assert "Cases come to you once you are qualified" in page.text
+    assert "You need a qualification" in page.text
     assert "0 waiting" in page.text
     assert service.client.get("/reads/upcoming", headers=cookie, follow_redirects=False).status_code == 204
     own = service.get("anna", "/v1/practice").json()
@@ -373,7 +373,7 @@ def test_nobody_takes_the_test_until_they_are_lucky(service: Service, monkeypatc
     assert service.post("anna", "/v1/reads").status_code == 403
     third = service.get("anna", "/v1/practice").json()["runs"][0]
     finish(service, third, wrong=True)
-    assert "not enough cells" in begin(service, made).json()["detail"]  # two are left
+    assert "already seen most cells" in begin(service, made).json()["detail"]  # two are left
 
 
 def test_an_admin_decides_by_hand_with_a_reason_in_the_audit(service: Service) -> None:

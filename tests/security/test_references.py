@@ -141,8 +141,8 @@ def test_a_reference_cell_and_its_twins_are_given_to_nobody_to_be_read(service: 
         assert answer.status_code == 204, answer.text
     seen = service.get("admin", f"/cases/{settled[0]}", headers={"Accept": "text/html"}).text
     twin = service.get("admin", f"/cases/{twin_id}", headers={"Accept": "text/html"}).text
-    assert "no annotator is given it any more" in seen
-    assert "no annotator is given it any more" in twin
+    assert "it is no longer assigned" in seen
+    assert "it is no longer assigned" in twin
     free = service.add_case("free", cell_png(30))
     assert lease(service, "anna")["case_id"] is not None
     leased = select(ReadRequest.case_id).where(ReadRequest.state == "leased")
@@ -201,7 +201,7 @@ def test_decisions_are_kept_undone_and_in_the_audit(service: Service) -> None:
     assert list(kinds(service).values()).count("dropped") == 1
     assert decide(service, code, first, "chosen").status_code == 303
     managed = service.get("admin", "/references", params={"class": code}, headers={"Accept": "text/html"}).text
-    assert "gave way to others" in managed
+    assert "replaced" in managed
     actions = service.scalars(select(AuditEvent.action).order_by(AuditEvent.sequence))
     wanted = ["choose", "excluded", "choose", "pinned", "choose", "chosen"]
     assert [one for one in actions if one.startswith("reference.")] == [f"reference.{one}" for one in wanted]

@@ -138,7 +138,7 @@ def test_a_form_that_is_sent_again_stores_nothing_and_another_class_is_refused(s
 def test_the_page_of_a_case_without_a_read_has_no_form(service: Service) -> None:
     case, anna = service.add_case(), first_password(service, "anna")
     shown = service.client.get(f"/cases/{case['id']}", headers=anna | {"Accept": "text/html"}).text
-    assert "This case is not with you" in shown
+    assert "This cell is not assigned to you" in shown
     assert "/reads/next" in shown
     assert re.findall(r"/reads/[^\"]+/(label|decline|release)", shown) == []
 
@@ -253,12 +253,12 @@ def test_the_page_takes_a_late_answer_once_and_says_so(service: Service) -> None
     expire_all(service)
     assert lease(service, "ben") is not None
     page = {"headers": cookie | {"Accept": "text/html"}}
-    assert re.search("This case is not with you", service.client.get(f"/cases/{case['id']}", **page).text)
+    assert re.search("This cell is not assigned to you", service.client.get(f"/cases/{case['id']}", **page).text)
     for _ in range(2):
         assert submit(service, cookie, form, label=codes[0]) == (204, "")
     assert submit(service, cookie, form, label=codes[1]) == (409, "already-labelled")
     assert labels(service) == [("anna", codes[0])]
-    assert "kept as late" in service.client.get(f"/cases/{case['id']}", **page).text
+    assert "saved as late" in service.client.get(f"/cases/{case['id']}", **page).text
     states = service.scalars(select(Read.state).order_by(Read.created_at))
     assert states == ["committed", "leased"]
 
@@ -336,7 +336,7 @@ def test_spellings_of_an_outside_annotator_are_one(service: Service) -> None:
 def test_no_account_gets_the_name_of_an_outside_annotator(service: Service) -> None:
     assert label_as(service, service.add_case()["id"], "cleo")[0] == 201
     for name in ("cleo", "Cleo", "cl\u0435o"):
-        with service.context.database.write() as session, pytest.raises(Problem, match="gives labels under the name"):
+        with service.context.database.write() as session, pytest.raises(Problem, match="uses the name"):
             accounts.add_account(session, service.context.keys.audit, name, "annotator")
     for name in ("Anna", "\u0430nna"):
         with service.context.database.write() as session, pytest.raises(Problem, match=r"exists|looks like"):

@@ -61,7 +61,7 @@ def get_reader_model(
     responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
 def fit_reader_model(body: schemas.ReaderFitIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Fit a model of the annotators on all labels so far, beside the champion or a candidate, and judge it."""
+    """Fit an annotator model on all labels so far, for the champion or a candidate, and test it."""
     return once(call.session, body, lambda: service.request_model_fit(call.session, call.context, call.principal, body))
 
 

@@ -10,14 +10,14 @@ from app.http.models import Line, MetricOut, Paragraph, RequestModel, ResponseMo
 
 
 class NamedReaderOut(ResponseModel):
-    """What the model holds of one annotator: ``confusions[opinion][answer]``, rows that sum to one."""
+    """Parameters of one annotator: ``confusions[opinion][answer]``, rows that sum to one."""
 
     annotator: str
     n_labels: int
     confusions: dict[str, dict[str, float]]
     remark: Annotated[
         Sentence | None,
-        Field(description="What they call otherwise than the population does, in a sentence; null: nothing."),
+        Field(description="Their main difference from the population, in a sentence; null: none."),
     ]
 
 
@@ -25,7 +25,7 @@ class ReaderFitOut(ResponseModel):
     """How a model was fitted and judged.
 
     ``left_out_losses``: negative log-likelihood of a left-out label in nats, by how strongly annotators are pulled
-    together; ``kind`` is the one that was chosen, ``alike`` where names predict no better. ``gain_over_served`` and
+    together; ``kind`` is the chosen one, ``alike`` where names predict no better. ``gain_over_served`` and
     ``gain_over_alike``: fall of the log loss of the next label on the evaluation partition.
     """
 

@@ -48,7 +48,7 @@ def model_of_version(session: Session, version: int) -> ReaderModelRow:
     """A version."""
     row = session.execute(select(ReaderModelRow).where(ReaderModelRow.version == version)).scalar_one_or_none()
     if row is None:
-        raise NotFound("there is no such model of annotators")
+        raise NotFound("there is no such annotator model")
     return row
 
 
@@ -140,7 +140,7 @@ def show_model_detail(session: Session, version: int) -> ReaderModelDetailOut:
         model = ReaderModel.from_dict(row.document)
     except ValueError as exc:
         raise Conflict(
-            "version {version} cannot be read ({exc}); `secondread db verify` tells what was changed",
+            "version {version} cannot be read ({exc}); run `secondread db verify` to find the change",
             version=version,
             exc=exc,
         ) from exc
@@ -173,7 +173,7 @@ def request_model_fit(
     if body.release is not None:
         named = existing_release(session, body.release)
         if named.card["files"]["network.onnx"] != champion_row.card["files"]["network.onnx"]:
-            raise Conflict("this release has another network than the champion; promote it first, and fit then")
+            raise Conflict("this model release uses a different network from the champion; promote it before fitting")
     return 202, job_out(service.submit_job(session, context, "readers", body.model_dump(mode="json"), principal))
 
 
@@ -185,14 +185,12 @@ def switch_model(
     chosen = get_model_switch(session)
     present = 0 if chosen is None else chosen.revision
     if revision is not None and revision != present:
-        raise PreconditionFailed(
-            "the switch is at revision {present} now; look again before you move it", present=present
-        )
+        raise PreconditionFailed("the switch is now at revision {present}; reload before changing it", present=present)
     if body.version is not None:
         _require_usable(session, model_of_version(session, body.version))
     before = None if chosen is None else chosen.version
     if not compare_and_swap(session, ReaderModelInUse, {"id": SWITCH_ROW_ID}, {"version": body.version}, present):
-        raise Conflict("somebody else switched meanwhile; look again")
+        raise Conflict("the switch was changed in the meantime; reload")
     events.record_event(
         session,
         context.keys.audit,
@@ -213,5 +211,6 @@ def _require_usable(session: Session, row: ReaderModelRow) -> None:
         raise Conflict("version {version} cannot be used: {verdict}", version=row.version, verdict=fit.verdict)
     if row.release_id != served_release_id(session):
         raise Conflict(
-            "version {version} was fitted beside another release than the champion; fit a new one", version=row.version
+            "version {version} was fitted for another model release; fit a new one for the champion",
+            version=row.version,
         )

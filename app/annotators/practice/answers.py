@@ -62,7 +62,7 @@ def get_refusal_reason(session: Session, annotator: Annotator) -> str | None:
     return None
 
 
-_CLOSED = Message("This cell is being read again, or the policy keeps it closed: how others answered is not shown now.")
+_CLOSED = Message("Other answers are hidden because this cell is being read again or the policy keeps it closed.")
 
 
 def feedback_on(session: Session, item: PracticeItem, label: str) -> schemas.FeedbackOut:
@@ -170,7 +170,9 @@ def begin_run(
     """Begin a run of a set, or go on with the one that is open."""
     # From now on no read of its cells, or of their twins, goes to this annotator.
     if account_sees_more(session, principal.account_id):
-        raise Forbidden("practice is for accounts that read blind: this one's role or keys show more than pixels")
+        raise Forbidden(
+            "training is only for accounts that read blinded; the role or keys of this account show more than pixels"
+        )
     chosen = runs.set_of(session, body.set)
     annotator = _lock_annotator(session, read_own_annotator(session, principal))
     own_runs = select(PracticeRun).where(PracticeRun.set_id == chosen.id, PracticeRun.annotator_id == annotator.id)
@@ -197,7 +199,7 @@ def _create_run(
 ) -> PracticeRun:
     outcomes = cells_for(session, chosen, annotator.id)
     if len(outcomes.cells) < (chosen.n_per_run if chosen.purpose == "qualification" else 1):
-        raise Conflict("this set has not enough cells that you have not met; ask an admin for another one")
+        raise Conflict("you have already seen most cells of this set; ask an admin for another one")
     rng = np.random.default_rng()
     rows = balanced_choice(outcomes.probs, chosen.n_per_run, chosen.borderline_share, rng).tolist()
     if len(rows) < chosen.n_per_run:  # fewer borderline or clear ones are left than the set was made with
@@ -232,7 +234,7 @@ def _record_practice_event(
 def answer_item(
     session: Session, context: ServiceContext, principal: Principal, item_id: uuid.UUID, body: schemas.PracticeAnswerIn
 ) -> tuple[int, schemas.AnsweredOut]:
-    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
+    """Answer the next cell of a run; training returns the answers of others, a qualification nothing until its end."""
     own = runs.own_item(session, principal.account_id, item_id)
     _lock_annotator(session, own.annotator)
     session.refresh(own.run)

@@ -23,7 +23,7 @@ _ManagerWrite = Annotated[Call, writing_call("manage")]
 
 @router.get("/v1/practice", operation_id="get_practice")
 def get_practice(call: _Annotator) -> schemas.OwnPracticeOut:
-    """Whether reads go to the caller, which sets they may work through, and their runs."""
+    """Qualification of the caller, available sets, and runs."""
     return answers.own_practice(call.session, call.principal)
 
 
@@ -35,7 +35,7 @@ def get_practice(call: _Annotator) -> schemas.OwnPracticeOut:
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def begin_practice_run(body: schemas.RunIn, once: Idempotent, call: _AnnotatorWrite) -> Response:
-    """Begin a run of a set, or go on with the one that is open; its cells come to the caller in no read any more."""
+    """Begin or continue a run of a set; the caller never reads its cells later."""
     return once(call.session, body, lambda: answers.begin_run(call.session, call.context, call.principal, body))
 
 
@@ -49,7 +49,7 @@ def get_practice_run(run_id: uuid.UUID, call: _Annotator) -> schemas.RunOut:
     "/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=list_problem_responses(NotFound)
 )
 def get_practice_item(item_id: uuid.UUID, call: _Annotator) -> schemas.PracticeItemOut:
-    """The next cell of a run, or in training one that the caller has answered, with how others answered."""
+    """The next cell of a run; in training also an answered cell with the answers of others."""
     result = answers.show_item(call.session, call.principal, item_id)
     if result.feedback is not None and result.feedback.label_counts is not None:
         case_id = answers.case_of_item(call.session, call.principal, item_id)
@@ -82,7 +82,7 @@ def get_practice_image(item_id: uuid.UUID, call: _Annotator) -> Response:
 def answer_practice_item(
     item_id: uuid.UUID, body: schemas.PracticeAnswerIn, once: Idempotent, call: _AnnotatorWrite
 ) -> Response:
-    """Answer the next cell of a run; in training how others answered comes back, else nothing until the end."""
+    """Answer the next cell of a run; training returns the answers of others, a qualification nothing until its end."""
     return once(
         call.session,
         body,
@@ -115,7 +115,7 @@ def add_practice_set(body: schemas.PracticeSetIn, once: Idempotent, call: _Manag
     responses=list_problem_responses(NotFound),
 )
 def retire_practice_set(set_id: uuid.UUID, call: _ManagerWrite) -> schemas.PracticeSetOut:
-    """Let nobody begin a run of a set any more; again changes nothing."""
+    """Retire a set; repeating it changes nothing."""
     return service.retire_set(call.session, call.context, call.principal, set_id)
 
 
@@ -125,7 +125,7 @@ def retire_practice_set(set_id: uuid.UUID, call: _ManagerWrite) -> schemas.Pract
     dependencies=[Depends(RequireScope("manage"))],
 )
 def list_qualifications(session: ReadSession) -> schemas.QualifiedListOut:
-    """Whether reads go to each annotator with an account, and why."""
+    """Qualification of each annotator with an account."""
     return service.list_qualified(session)
 
 
@@ -137,7 +137,7 @@ def list_qualifications(session: ReadSession) -> schemas.QualifiedListOut:
     responses=list_problem_responses(KeyMissing, NotFound),
 )
 def decide_qualification(name: Line, body: schemas.DecisionIn, once: Idempotent, call: _ManagerWrite) -> Response:
-    """Qualify an annotator by hand, withdraw it, or allow further attempts, with a reason."""
+    """Qualify an annotator, withdraw the qualification, or allow further attempts, with a reason."""
     return once(
         call.session,
         body,

@@ -43,10 +43,10 @@ def feedback_sentences(
     """
     ranked_answers = sorted(((n, code) for code, n in counts.items() if n), key=lambda pair: (-pair[0], pair[1]))
     total, same = sum(counts.values()), counts.get(own, 0)
-    parts = [Message("{n} said {code}", n=n, code=names.get(code, code)) for n, code in ranked_answers]
+    parts = [Message("{n} chose {code}", n=n, code=names.get(code, code)) for n, code in ranked_answers]
     parts[:1] = [
         Message(
-            "{said} of {total} said {said2}",
+            "{said} of {total} chose {said2}",
             said=ranked_answers[0][0],
             total=total,
             said2=names.get(ranked_answers[0][1], ranked_answers[0][1]),
@@ -54,7 +54,7 @@ def feedback_sentences(
     ]
     as_they_did = Message("as {same} of them did", same=same) if same else Message("as none of them did")
     you = Message(
-        "You said {own}, {as_they_did}.",
+        "You chose {own}, {as_they_did}.",
         own=names.get(own, own),
         as_they_did=Message("as all of them did") if same == total else as_they_did,
     )
@@ -63,9 +63,7 @@ def feedback_sentences(
         "{likely} with a probability of {likely2}", likely=likely[0][0], likely2=_format_percent(likely[0][1])
     )
     rest = [f"{name} {_format_percent(value)}" for name, value in likely[1:3] if value >= 0.01]
-    after = Message(
-        "By these answers and the prediction, the next annotator says {rest}.", rest=joined(", ", [first, *rest])
-    )
+    after = Message("Expected next answer: {rest}.", rest=joined(", ", [first, *rest]))
     return [joined(". ", [joined(", ", parts), you]), after]
 
 
@@ -73,9 +71,8 @@ def result_sentences(result: ResultOut) -> list[str]:
     """Describe the result of a qualification to its annotator."""
     points = [f"{100 * value:+.0f}" for value in (result.difference, result.low, result.high)]
     first = Message(
-        "By what others said of these {n} cells, the answers have a mean probability of {mean}; a "
-        "member of the pool gets {of_pool} on the same cells. The difference is {points} points "
-        "({points2} to {points3}).",
+        "Mean probability of your answers on {n} cells: {mean}, compared with {of_pool} for "
+        "the other annotators. Difference: {points} points ({points2} to {points3}).",
         n=result.n,
         mean=_format_percent(result.mean),
         of_pool=_format_percent(result.of_pool),
@@ -86,16 +83,13 @@ def result_sentences(result: ResultOut) -> list[str]:
     if result.passed:
         return [
             first,
-            Message(
-                "Passed: nothing in the answers is like guessing, or like taking one class for another, beyond chance."
-            ),
+            Message("Passed: no sign of guessing or of confusing two classes."),
         ]
     rare = Message("fewer than {level:g} of 100", level=100 * LEVEL)
     return [
         first,
         Message(
-            "Not passed: in {rare} tests of somebody who answers like the others, the answers look as "
-            "much like guessing, or confusing two classes, as these.",
+            "Not passed: an annotator like the others gets a result as far from theirs in {rare} tests.",
             rare=rare,
         ),
     ]
@@ -107,8 +101,7 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
         return []
     sentences: list[str] = [
         Message(
-            "Somebody who answers like the others passes with a probability of {like_the_others}, "
-            "somebody who guesses with {guessing}.",
+            "Pass probability: {like_the_others} for an annotator like the others, {guessing} for random guesses.",
             like_the_others=_format_percent(rates.like_the_others),
             guessing=_format_percent(rates.guessing),
         )
@@ -121,19 +114,19 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
     if weak:
         sentences.append(
             Message(
-                "Who takes a class for another one half of the time passes too often with {weak}.", weak=listed(weak)
+                "Too many annotators who confuse two classes half of the time would pass: {weak}.", weak=listed(weak)
             )
         )
     elif rates.confusing:
         worst = max(rates.confusing.values())
         sentences.append(
             Message(
-                "Who takes any class for another one half of the time passes with {worst} at most.",
+                "An annotator who confuses two classes half of the time passes with a probability of at most {worst}.",
                 worst=_format_percent(worst),
             )
         )
     if rates.guessing > TOO_OFTEN or weak:
-        sentences.append(Message("The test is too weak for these: take more cells per run."))
+        sentences.append(Message("Use more cells per run to detect these confusions."))
     return sentences
 
 

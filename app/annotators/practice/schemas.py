@@ -27,7 +27,7 @@ class PracticeSetIn(RequestModel):
 
 
 class PassRatesOut(ResponseModel):
-    """Who passes a run of a set, by simulation; ``confusing``: who takes a class for another one half of the time."""
+    """Simulated pass rates of a run of a set; ``confusing``: who takes a class for another one half of the time."""
 
     like_the_others: float
     guessing: float
@@ -35,7 +35,7 @@ class PassRatesOut(ResponseModel):
 
 
 class SetReportOut(ResponseModel):
-    """What was chosen for a set, when it was made; ``by_class``: cells by the leading class of their posterior."""
+    """Cells of a set at its creation; ``by_class``: cells by the leading class of their posterior."""
 
     n_candidates: int
     by_class: dict[str, int]
@@ -102,7 +102,7 @@ class FeedbackOut(ResponseModel):
 
 
 class ResultOut(ResponseModel):
-    """What a qualification found; ``p``: how rarely somebody like the others looks as unlike them."""
+    """Result of a qualification; ``p``: probability of such a result for a typical annotator."""
 
     n: int
     mean: float
@@ -149,7 +149,7 @@ class PracticeItemOut(ResponseModel):
 
 
 class OwnSetOut(ResponseModel):
-    """A set that an annotator may work through; ``not_now`` says why they cannot begin just now."""
+    """A set for an annotator; ``not_now``: the reason why they cannot begin yet."""
 
     id: str
     name: str
@@ -170,7 +170,7 @@ class OwnPracticeOut(ResponseModel):
 
 
 class DecisionIn(RequestModel):
-    """A decision by hand, and why; ``renewed`` allows two further attempts at once."""
+    """A manual decision with its reason; ``renewed`` allows two further attempts at once."""
 
     kind: Literal["qualified", "withdrawn", "renewed"]
     reason: Annotated[Paragraph, StringConstraints(min_length=1, pattern=r"\S")]
@@ -186,7 +186,7 @@ class DecisionOut(ResponseModel):
 
 
 class QualifiedOut(ResponseModel):
-    """Whether reads go to an annotator, and why: decisions and finished attempts, newest first."""
+    """Qualification of an annotator: decisions and finished attempts, newest first."""
 
     annotator: str
     may_read: bool

@@ -55,8 +55,10 @@ from ml.messages import messages
 
 (_TOO_FEW,) = messages(
     (
-        "{cells} settled cells with {min_labels} blind labels or more can be used, and {rows} fit what was asked for: "
-        "too few for a run",
+        (
+            "too few cells for a run: {cells} completed cells have at least {min_labels} blinded "
+            "labels, and {rows} of them match your settings"
+        ),
     )
 )
 
@@ -101,7 +103,7 @@ def add_set(
 ) -> tuple[int, PracticeSetOut]:
     """Choose settled cells for a set; of a qualification set say who would pass."""
     if session.execute(select(PracticeSet.id).where(PracticeSet.name == body.name)).first() is not None:
-        raise Conflict("there is a set of this name; choose another one")
+        raise Conflict("a set with this name exists; choose another name")
     pool = list_practice_candidates(session, body.purpose, body.min_labels)
     rng = np.random.default_rng()
     rows = balanced_choice(pool.probs, body.n_cells, body.borderline_share, rng).tolist()

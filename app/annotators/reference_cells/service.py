@@ -158,7 +158,7 @@ def decide_reference_cell(
     else:
         matches = list_reference_candidates(session, context.keys.readers.order, only=case_id).get(code, [])
         if not matches:
-            raise NotFound("this case may not stand for this class: it is not settled, or its readers differ")
+            raise NotFound("this cell cannot represent the class: it is not completed, or its annotators disagree")
         candidate = matches[0]
     reason = None if body.reason is None else body.reason.strip() or None
     row = _add_cell_decision(session, principal, candidate, body.kind, reason)

@@ -119,7 +119,7 @@ def link_described_events(session: Session, keys: AuditKeys | None) -> None:
     roots = [merkle_root(event.rows) for event in described]
     head = lock_head(session)
     if head.n_keys != len(keys.signers):
-        raise KeyRotated("the key was rotated since this process started; start it again with the current key ring")
+        raise KeyRotated("the key was rotated after this process started; restart it with the current key ring")
     for event, root in zip(described, roots, strict=True):
         head = _link_event(session, head, event, root)
     values = {"sequence": head.sequence, "digest": head.digest, "n_keys": head.n_keys}

@@ -84,7 +84,7 @@ def find_model(context: ServiceContext, name: str, version: str | None) -> Serve
         alias = get_champion_alias(session)
         if name == CHAMPION:
             if alias is None:
-                raise NoRelease("no release is served; add one with `secondread release add`")
+                raise NoRelease("no model release is in use; add one with `secondread release add`")
             served = context.inference.served(alias)
             model = ServedModel(name, [str(served.release_id)], served)
             if version not in {None, model.version}:

@@ -131,7 +131,7 @@ async function deliver(handle, label) {
   }
   const refused = answer && (await refusal(answer));
   if (answer?.status !== 204 && refused === null) {
-    say(t("No connection. Your answer is kept here and will be sent as soon as there is one."), true);
+    say(t("No connection. Your answer is saved here and will be sent when you are back online."), true);
     sendAgain(RETRY_MS);
     return;
   }
@@ -157,8 +157,8 @@ async function sendForm(form) {
     return;
   }
   const refused = answer && (await refusal(answer));
-  if (answer?.status === 401 || answer?.status === 403) say(t("Sign in again, then decline once more."), true);
-  else say(refused ?? t("No connection. Decline once more when there is one."), true);
+  if (answer?.status === 401 || answer?.status === 403) say(t("Sign in again, then skip the cell."), true);
+  else say(refused ?? t("No connection. Skip the cell when you are back online."), true);
   release();
 }
 
@@ -190,7 +190,7 @@ function keepForms() {
     link.addEventListener("click", (event) => {
       if (!drafts.size) return;
       event.preventDefault();
-      say(t("Your answer is on its way. Go back when it has arrived."), true);
+      say(t("Your answer is being sent. Go back when it has arrived."), true);
     });
   }
 }
@@ -201,7 +201,7 @@ export function keepAnswers(resident) {
   window.addEventListener("online", send);
   window.addEventListener("focus", send);
   if (!account && Object.keys(outbox.of(null)).length) {
-    say(t("An answer is kept in this browser. It is sent when the person who gave it signs in."));
+    say(t("This browser holds an answer from another person. It will be sent after that person signs in."));
   }
   if (waiting().length) {
     say(t("One of your answers has not been sent yet; sending it now."));

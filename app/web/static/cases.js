@@ -51,7 +51,7 @@ const undrawable = new Map();
 export async function imageOf({ image: url, number, read }) {
   const image = new Image();
   image.src = url;
-  image.alt = t("Cell image of case {number}", { number });
+  image.alt = t("Image of cell {number}", { number });
   image.draggable = false;
   try {
     await image.decode();

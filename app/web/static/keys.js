@@ -69,17 +69,17 @@ export function assignKeys(actions, chosen = {}) {
 // Why an action may not have a key; empty where it may. `called`: what the action that has it is called on the page.
 export function objection(name, key, { table, codes }, called = table.get(key)) {
   const owner = table.get(key);
-  if (owner && owner !== name) return t("{key} is the key of “{name}”. Give that one another key first.", { key, name: called });
-  if (codes.size && /^[0-9]$/.test(key)) return t("Digits are the codes of classes here.");
-  if (["Tab", "Escape", "Shift", "Control", "Alt", "Meta", "AltGraph", "Dead"].includes(key)) return t("This key has a use of its own.");
+  if (owner && owner !== name) return t("{key} is already the key of “{name}”. Change that one first.", { key, name: called });
+  if (codes.size && /^[0-9]$/.test(key)) return t("Digits are reserved for class codes.");
+  if (["Tab", "Escape", "Shift", "Control", "Alt", "Meta", "AltGraph", "Dead"].includes(key)) return t("This key is reserved.");
   return "";
 }
 
 // How sure somebody is who has held a key for so many milliseconds: null for a tap.
 export const LEVELS = [
   [0.5, t("a guess")],
-  [0.7, t("fairly sure")],
-  [0.9, t("sure")],
+  [0.7, t("fairly confident")],
+  [0.9, t("confident")],
   [0.99, t("certain")],
 ];
 export const HOLD_MS = 450;

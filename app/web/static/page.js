@@ -42,7 +42,7 @@ export function signInLink() {
   return link;
 }
 
-export function askToSignIn(text = t("Sign in again, your answer is kept. ")) {
+export function askToSignIn(text = t("Sign in again; your answer is saved. ")) {
   say(text, true);
   find("[data-status]")?.append(signInLink());
 }

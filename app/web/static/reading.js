@@ -67,12 +67,12 @@ export function readOn(page, viewer, { leases, restart }) {
       if (reply?.status === 401 || reply?.status === 403 || reply?.type === "opaqueredirect") {
         const problem = await reply.json().catch(() => null);
         if (problem?.type?.endsWith(":not-qualified")) say(problem.detail, true);
-        else if (!waiting().length) askToSignIn(t("Sign in again to go on reading. "));
+        else if (!waiting().length) askToSignIn(t("Sign in again to continue reading. "));
         fillLater(RETRY_MS * 5);
         return;
       }
       if (!reply?.ok) {
-        const why = (reply && (await refusal(reply))) ?? t("No connection. The next case comes as soon as there is one.");
+        const why = (reply && (await refusal(reply))) ?? t("No connection. The next cell will load when you are back online.");
         if (!shown) tellUnlessWaiting(why, true);
         fillLater(RETRY_MS);
         return;
@@ -110,11 +110,11 @@ export function readOn(page, viewer, { leases, restart }) {
   // Everything is read. What is on its way arrives first, and a slip on the last case is noticed like any other.
   function leave() {
     clearTimeout(leaving);
-    heading.textContent = document.title = t("That was the last case");
+    heading.textContent = document.title = t("That was the last cell");
     if (regretted) return; // its message says how to take that back
-    if (waiting().length) return say(t("That was the last case. Your last answers are on their way."));
+    if (waiting().length) return say(t("That was the last cell. Your last answers are being sent."));
     const correctable = answered === line[place - 1];
-    if (correctable) say(t("That was the last case. You can still go back and correct it."));
+    if (correctable) say(t("That was the last cell. You can still go back and correct it."));
     leaving = setTimeout(() => location.assign("/worklist"), correctable ? REGRET_MS : 0);
   }
 
@@ -144,7 +144,7 @@ export function readOn(page, viewer, { leases, restart }) {
     if (!one) {
       viewer.hide();
       showBack();
-      heading.textContent = t("The next case is on its way");
+      heading.textContent = t("The next cell is loading");
       if (none) leave();
       return;
     }
@@ -159,14 +159,14 @@ export function readOn(page, viewer, { leases, restart }) {
       find("[name=form_key]", decline).value = crypto.randomUUID?.().replaceAll("-", "") ?? `${one.read.replaceAll("-", "")}`;
     }
     for (const radio of radios) radio.checked = radio.value === labelOf(one);
-    heading.replaceChildren(`${t("Case {number}", { number: one.number })} `, Object.assign(document.createElement("span"), { className: "muted", textContent: labelOf(one) ? t("correct your answer, still blind") : t("blind read") }));
+    heading.replaceChildren(`${t("Cell {number}", { number: one.number })} `, Object.assign(document.createElement("span"), { className: "muted", textContent: labelOf(one) ? t("correct your answer, still blinded") : t("blinded read") }));
     history.replaceState(null, "", `/cases/${one.case}`); // loaded anew, the page shows the same case
-    document.title = `${t("Read case {number}", { number: one.number })} · secondread`;
+    document.title = `${t("Read cell {number}", { number: one.number })} · secondread`;
     showBack();
     told("");
     restart();
     noteDisplay(one, () => one === shown);
-    if (one.broken) say(t("The image of case {number} cannot be shown. Decline the case, or go on with “Cannot tell”.", { number: one.number }), true);
+    if (one.broken) say(t("The image of cell {number} cannot be shown. Skip it or choose “Cannot tell”.", { number: one.number }), true);
     document.activeElement?.blur();
   }
 
@@ -259,7 +259,7 @@ export function readOn(page, viewer, { leases, restart }) {
     settle();
     const body = new URLSearchParams({ reason, form_key: `${crypto.randomUUID?.() ?? one.read}`.replaceAll("-", "") });
     regretted = { one, body, timer: setTimeout(settle, REGRET_MS) };
-    say(t("Cannot tell. Backspace takes it back."));
+    say(t("Cannot tell. Press Backspace to undo."));
     takeOut(one);
   }
 
@@ -276,7 +276,7 @@ export function readOn(page, viewer, { leases, restart }) {
     else if (refused) say(refused, true);
     else {
       seen.delete(one.read);
-      say(t("Case {number} could not be given away. It comes back to you.", { number: one.number }), true);
+      say(t("Cell {number} could not be skipped. It is assigned to you again.", { number: one.number }), true);
     }
     fill();
     if (!shown && none) leave();
@@ -297,7 +297,7 @@ export function readOn(page, viewer, { leases, restart }) {
       move(-1);
     } else if (waiting().length) {
       event?.preventDefault();
-      say(t("Your answer is on its way. Go back when it has arrived."), true);
+      say(t("Your answer is being sent. Go back when it has arrived."), true);
     }
   }
 
@@ -315,9 +315,9 @@ export function readOn(page, viewer, { leases, restart }) {
       const refused = reply && (await refusal(reply));
       if (reply?.status === 204) {
         takeOut(one);
-        say(t("Declined."));
-      } else if (reply?.status === 401 || reply?.status === 403) say(t("Sign in again, then decline once more."), true);
-      else say(refused ?? t("No connection. Decline once more when there is one."), true);
+        say(t("Skipped."));
+      } else if (reply?.status === 401 || reply?.status === 403) say(t("Sign in again, then skip the cell."), true);
+      else say(refused ?? t("No connection. Skip the cell when you are back online."), true);
     });
   }
   find("[data-action='cannot tell']", page)?.addEventListener("click", () => giveAway("cannot_tell"));
@@ -345,13 +345,13 @@ export function readOn(page, viewer, { leases, restart }) {
       const first = radios.find((one) => one.checked);
       if (first === radio) return answer(radio.value);
       form.elements.second_choice.value = radio.value;
-      told(t("{name}, else {other}", { name: name(first.value), other: name(radio.value) }), t("1 to 4: how sure; Enter: go on"));
+      told(t("{name}, second choice {other}", { name: name(first.value), other: name(radio.value) }), t("1 to 4: confidence; Enter: submit"));
       return;
     }
     radio.checked = true;
     if (event.shiftKey) {
       pending = true;
-      told(name(radio.value), t("1 to 4: how sure; class: second choice; Enter"));
+      told(name(radio.value), t("1 to 4: confidence; class: second choice; Enter"));
       return;
     }
     if (!store.get("one-key", true) || event.key === "Enter" || event.type !== "keydown") {

@@ -55,9 +55,9 @@ export function keepSession(page) {
     const [now, end] = [Date.now(), Math.min(used + idle, longest)];
     if (sign > Math.max(used, asked) && (now - used > idle / 3 || told)) ask();
     if (end - now > WARNED_MS) tell("");
-    else if (end - now < -WARNED_MS) tell(t("You have been signed out. What you have chosen stays on this page. "), signInLink());
+    else if (end - now < -WARNED_MS) tell(t("You have been signed out. Your choices stay on this page. "), signInLink());
     else if (longest === end) tell(t("Your session of twelve hours ends in about a minute. Sign in again soon."));
-    else tell(t("You will be signed out in about a minute, unless you go on."));
+    else tell(t("You will be signed out in about a minute unless you continue."));
   }, 1000);
 }
 
@@ -102,7 +102,7 @@ export class Leases {
       if (lease.warned && left > WARNED_MS && mine()) this.tell("");
       [lease.ends, lease.warned] = [lease.asked + left, false];
     }
-    if ([401, 403, 404].includes(answer?.status) && mine()) this.tell(t("Sign in again to go on with this case."), true);
+    if ([401, 403, 404].includes(answer?.status) && mine()) this.tell(t("Sign in again to continue with this cell."), true);
     if (answer?.status === 409) lease.ends = 0;
   }
 
@@ -114,10 +114,10 @@ export class Leases {
         this.beat(read);
       } else if (mine && left <= 0 && lease.warned !== "ended") {
         lease.warned = "ended";
-        this.tell(t("Your time with this case ran out, and it went back. Your answer is still taken; if somebody else has the case by then, it is kept as late."), true);
+        this.tell(t("Your time for this cell has expired. You can still answer; if the cell is assigned to another annotator, your answer is saved as late."), true);
       } else if (mine && left > 0 && left < Math.min(WARNED_MS, this.length / 3) && !lease.warned) {
         lease.warned = true;
-        this.tell(t("This case goes back in less than a minute, unless you go on with it."), true);
+        this.tell(t("This cell will be returned in less than a minute unless you continue."), true);
       }
     }
   }
