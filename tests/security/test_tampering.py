@@ -23,7 +23,7 @@ from app.audit.verify import COMPLETE, CONSISTENT, IntegrityReport, check_audit,
 from app.cases.blindness import record_exposure
 from app.context import ServiceContext
 from app.database.engine import Database, make_engine
-from app.database.tables import APPEND_ONLY, Account, Annotator, BaseTable, Case, CasePrediction, drop_triggers
+from app.database.tables import APPEND_ONLY, Account, Annotator, BaseTable, CasePrediction, drop_triggers
 from app.database.tables.annotators import ROLES
 from app.database.tables.append_only import drop_replace_trigger
 from app.database.tables.base import UtcDateTime
@@ -291,10 +291,12 @@ def test_an_event_less_is_named_although_digests_need_no_key(service: Service) -
         service.add_case(f"case-{number}", cell_png(number))
     service.written_past = True
     with service.context.database.write() as session:
+        dialect = session.get_bind().dialect.name
         for table in ("audit_events", "case_changes"):
-            for statement in (*drop_triggers("sqlite", table), drop_replace_trigger(table)):
+            for statement in [*drop_triggers(dialect, table), *[drop_replace_trigger(table)] * (dialect == "sqlite")]:
                 session.execute(text(statement))
-        session.execute(text("PRAGMA defer_foreign_keys = ON"))
+        if dialect == "sqlite":
+            session.execute(text("PRAGMA defer_foreign_keys = ON"))
         chain = all_events(session)
         gone = chain.pop(-2)
         session.execute(text("DELETE FROM case_changes WHERE sequence >= :n"), {"n": gone["sequence"]})
@@ -439,7 +441,10 @@ def open_service(service: Service) -> Service:
 
 
 def test_a_change_past_the_service_is_named(open_service: Service) -> None:
+    dialect = open_service.context.database.engine.dialect.name
     for how, (statement, expected) in TAMPERS.items():
+        if how == "a value that is never written" and dialect == "postgresql":
+            continue  # it takes no text for a number
         with open_service.context.database.read() as session:  # which keeps nothing
             changed = session.execute(text(statement))
             assert changed.rowcount > 0, how  # type: ignore[attr-defined]
@@ -451,14 +456,13 @@ def test_a_change_past_the_service_is_named(open_service: Service) -> None:
 
 def test_rows_of_nobody_are_named(open_service: Service) -> None:
     with open_service.context.database.write() as session:
-        case = session.execute(select(Case).where(Case.external_id == "case-7")).scalar_one()
         session.execute(
             text(
                 "INSERT INTO labels (id, created_at, case_id, annotator_id, purpose, kind, class_code, blind, round, "
-                "created_by) SELECT '0189000000007000800000000000ffff', created_at, :case, annotator_id, purpose, "
-                "kind, 'blast', 1, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
-            ),
-            {"case": case.id.hex},
+                "created_by) SELECT '0189000000007000800000000000ffff', created_at, "
+                "(SELECT id FROM cases WHERE external_id = 'case-7'), annotator_id, purpose, "
+                "kind, 'blast', true, round, created_by FROM labels WHERE kind = 'label' LIMIT 1"
+            )
         )
         session.execute(
             text(
