@@ -33,7 +33,7 @@ _REASONS = messages(
 )
 
 _UNLIKE = Message("out of distribution")
-_UNCHECKED = Message("nothing checked whether the image is out of distribution")
+_UNCHECKED = Message("not checked for being out of distribution")
 
 
 @dataclass(frozen=True)

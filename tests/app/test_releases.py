@@ -527,7 +527,7 @@ def test_what_nothing_checked_is_null_everywhere_and_read_twice(unchecking: Serv
         assert prediction["disagreement_prob"] is not None
         triage = prediction["triage"]
         assert (triage["decision"], triage["pi"], triage["expected_gain"]) == ("second_read", 1, None)
-        assert triage["reason"].startswith("nothing checked")
+        assert triage["reason"].startswith("not checked")
     collect(unchecking, [cell_png(number) for number in range(30)], patients=False)
     drift = unchecking.get("viewer", "/v1/metrics?partition=all").json()["drift"]
     assert [row["unfamiliar_share"] for row in drift] == [None]
