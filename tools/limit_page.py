@@ -27,7 +27,7 @@ waits, until that one has let pass as much as there is in all.
 |---|---|---|---|---|---|---|
 """
 _SECOND = """
-## Limits that are counted or measured
+## Counted or measured limits
 
 | limit | value | for each | beyond it | setting |
 |---|---|---|---|---|

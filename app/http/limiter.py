@@ -370,7 +370,7 @@ BACKEND_PREDICTIONS = replace(
     wait_seconds=None,
 )
 PASSWORDS = Limit(
-    "passwords that are hashed", 2, queue=8, full=Message("too many people are signing in; try again shortly")
+    "password hashing", 2, queue=8, full=Message("too many people are signing in; try again shortly")
 )
 WRITERS = Limit(
     "writers on SQLite",
@@ -407,7 +407,7 @@ COUNTED_LIMITS = (
         answer="401",
     ),
     Limit("connections of an address", PER_ADDRESS, "connections", "address", answer="closed"),
-    Limit("connections", IN_ALL, "connections", answer="the one that has been idle for longest is closed"),
+    Limit("connections", IN_ALL, "connections", answer="the longest idle connection is closed"),
     Limit("headers", MAX_HEADERS, "bytes", "request", answer="closed"),
     Limit("time for headers", int(HEADER_SECONDS), "seconds", "request", answer="closed"),
     Limit("body", MAX_BODY, "bytes", "request", answer="413 `too-large`"),
