@@ -47,7 +47,7 @@ class Annotations(EqualByValue):
 
     @classmethod
     def of_matrix(cls, matrix: IntArray, n_classes: int) -> "Annotations":
-        """Take labels (N, A), −1 where there is none."""
+        """Take labels (N, A), −1 if there is none."""
         case, annotator = np.nonzero(matrix >= 0)
         n_cases, n_annotators = matrix.shape
         return cls(case, annotator, matrix[case, annotator], n_cases, n_annotators, n_classes)

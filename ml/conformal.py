@@ -101,7 +101,7 @@ class Thresholds:
     steps: tuple[tuple[float, float], ...]
 
     def at(self, own_mass: float = 1.0) -> float | None:
-        """Threshold for a patient of this mass; None where there are too few others.
+        """Threshold for a patient of this mass; None if there are too few others.
 
         For the next answer about a cell J of n, π as ``patient_masses`` has them, and R of the others, the mass is
         (1/π_J + Σ_{i ≠ J} R_i/π_i)/n; 1 where everybody is asked about every cell.

@@ -38,8 +38,8 @@ _AcceptOlderHead = Annotated[
     str | None,
     typer.Option(
         metavar="REASON",
-        help="Go on although the database has lost the last head of the audit chain that was kept here; the reason is "
-        "kept in the audit.",
+        help="Start although the database has lost the last head of the audit log in this home; the reason is "
+        "kept in the audit log.",
     ),
 ]
 

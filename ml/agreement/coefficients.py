@@ -1,6 +1,6 @@
 """Agreement coefficients with jackknife intervals.
 
-Labels come as a matrix (N, A): the class number that each of A annotators gave each case, −1 where there is
+Labels come as a matrix (N, A): the class number that each of A annotators gave each case, −1 if there is
 none. Coefficients are ratios of sums over cases, so leaving a case (or a patient) out is a subtraction.
 
 Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
@@ -60,7 +60,7 @@ def krippendorff_alpha(
         cluster: (N,) patient of each case.
 
     Returns:
-        1 for perfect agreement, 0 for what chance would give; NaN where one class only occurs.
+        1 for perfect agreement, 0 for what chance would give; NaN if one class only occurs.
 
     Raises:
         ValueError: an unknown level, or bad counts.
@@ -182,7 +182,7 @@ def cohen_kappa(
     """Cohen's kappa of two annotators, over the cases that both labelled.
 
     Args:
-        first: (N,) class numbers or names of classes; −1, None, NaN or an empty text where there is none.
+        first: (N,) class numbers or names of classes; −1, None, NaN or an empty text if there is none.
         second: (N,) the same of the other annotator.
         n_classes: K of class numbers; one more than the largest number if omitted.
         level: ``ordinal`` weighs a difference by its square, with the classes in order (weighted kappa, Cohen 1968).

@@ -27,7 +27,7 @@ class AnnotatorAgreement(EqualByValue):
         n_labels: labels they gave.
         agreement_with_others: mean share of a case's other labels that equal theirs.
         confusion: (K, K) probability of each of their labels (last axis) for each true class (Dawid and Skene); None
-            where there are too many annotators and classes.
+            if there are too many annotators and classes.
     """
 
     annotator: str
@@ -61,14 +61,14 @@ class AgreementReport(EqualByValue):
     Attributes:
         n_cases: cases with a label.
         n_labels: labels.
-        n_annotators: distinct annotators; None where they are not named.
+        n_annotators: distinct annotators; None if they are not named.
         level: whether the classes are in order.
         krippendorff_alpha: of all classes together.
-        pairs: of annotators who share enough cases, the most cases first where there are very many pairs.
+        pairs: of annotators who share enough cases, the most cases first if there are very many pairs.
         annotators: by name.
         classes: each against all the others.
         sites: by value of the column ``site``; empty without one.
-        rater_marginals: test of whether annotators use the classes alike; None where they are not named.
+        rater_marginals: test of whether annotators use the classes alike; None if they are not named.
         warnings: what to know before quoting a number.
 
     >>> from ml.agreement import measure_agreement

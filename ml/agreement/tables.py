@@ -199,7 +199,7 @@ def _classes(table: pa.Table, where: Where, options: AgreementOptions) -> list[s
         return sorted(class_names, key=float)
     except ValueError as exc:
         raise TableError(
-            f"{where}: nothing says in which order {', '.join(class_names)} stand: give --classes, lowest first, "
+            f"{where}: the order of {', '.join(class_names)} is unknown: give --classes, lowest first, "
             "or labels that are numbers"
         ) from exc
 

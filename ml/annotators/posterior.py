@@ -115,7 +115,7 @@ class Opinions:
 
     Attributes:
         class_probs: (S, N, K).
-        log_concentration: (S, N), infinite where labels teach nothing.
+        log_concentration: (S, N), infinite if labels teach nothing.
         log_weights: (S, N).
     """
 

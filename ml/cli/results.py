@@ -15,7 +15,7 @@ from ml.util.number_format import finite, probability
 TABLES_HELP = """
 Tables are CSV (UTF-8, commas; also .csv.gz) or Parquet, by extension; cases are matched by case_id.
 
-LABELS, one row per label, or where annotators are unknown one per case:
+LABELS, one row per label, or per case if annotators are unknown:
 
   case_id,annotator,label,patient        case_id,count:blast,count:monocyte
   cell-1,anna,monocyte,P1                cell-1,0,2

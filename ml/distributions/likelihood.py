@@ -52,7 +52,7 @@ def dirichlet_multinomial_nll(
 
     Args:
         label_counts: (N, K).
-        log_class_probs: (..., N, K), with leading ensemble axes where there are members.
+        log_class_probs: (..., N, K), with leading ensemble axes if there are members.
         log_concentration: (..., N).
     """
     refuse_tables(label_counts=label_counts, log_class_probs=log_class_probs, log_concentration=log_concentration)

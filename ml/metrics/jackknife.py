@@ -195,11 +195,11 @@ class Estimate(EqualByValue, AsDocument[EstimateDocument]):
         clipped: True where a negative squared quantity was set to zero before the root.
         singleton_mass: share of the weight (mean over classes) in bins with one member.
         horvitz_thompson: the estimate over the number of all cases, where weights were inverse probabilities.
-        largest_weight: of the cases used, where there were weights.
-        model_assisted: a mean with the help of what is known of all cases, where there were weights.
-        p_of_fall: one-sided p value of «zero or more», for changes; None where there is no standard error.
+        largest_weight: of the cases used, if there were weights.
+        model_assisted: a mean with the help of what is known of all cases, if there were weights.
+        p_of_fall: one-sided p value of «zero or more», for changes; None if there is no standard error.
         low_new: lower end of the 95 % interval for new readers like these, at least as wide as that for these readers;
-            None where it is not known who read, or fewer than three did.
+            None if the readers are unknown, or fewer than three did.
         high_new: upper end.
 
     >>> estimate = Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0)

@@ -63,7 +63,7 @@ class Readings(EqualByValue):
         case: (M,) row of the case.
         annotator: (M,) number of who gave the label.
         label: (M,) its class number.
-        first: (M,) whether metrics that need one label use it; None where they use all.
+        first: (M,) whether metrics that need one label use it; None if they use all.
     """
 
     case: IntArray

@@ -78,7 +78,7 @@ class _Cases:
 
     @property
     def cluster(self) -> npt.NDArray[np.str_] | None:
-        """Groups where there are several cells of one."""
+        """Groups if there are several cells of one."""
         return np.array(self.groups) if len(set(self.groups)) < len(self.groups) else None
 
 

@@ -110,7 +110,7 @@ def open_session(network: bytes | str, threads: int = 0, *, device: Device = "au
     cuda = runs_on_cuda(device)
     session = _session(network, threads, _ERROR, cuda=cuda)
     if cuda and _CUDA not in session.get_providers():
-        raise DeviceError("device cuda could be used before, and cannot be any more")
+        raise DeviceError("device cuda worked before, and no longer does")
     return session
 
 

@@ -171,7 +171,7 @@ def run_on_ray(work: Work, shards: list[int]) -> Iterator[PartDocument]:
     if lost:
         kinds = ", ".join(sorted(set(lost.values())))
         raise ShardError(
-            f"shards {numbers_text(sorted(lost))} died, and again when Ray had started them anew ({kinds}); all "
+            f"shards {numbers_text(sorted(lost))} died, and again after Ray had restarted them ({kinds}); all "
             "others are done and kept. Run one of these with --shard to see why"
         )
 

@@ -127,7 +127,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if match is None:
-        raise ShardError(f"--shard {text}: say i/n, such as 3/8")
+        raise ShardError(f"--shard {text}: write i/n, such as 3/8")
     shard, count = int(match[1]), int(match[2])
     if not 1 <= shard <= count:
         raise ShardError(f"--shard {text}: shards count from 1 to n, here from 1/{count} to {count}/{count}")

@@ -72,7 +72,7 @@ def read_predictions(source: TableSource, *, complement: str | None = None, reno
 
     Args:
         source: the file, or a table in memory.
-        complement: name of the other class where there is one column of probabilities only.
+        complement: name of the other class if there is one column of probabilities only.
         renormalise: divide rows whose sum rounding keeps from 1 (by at most 0.001) by that sum.
 
     Raises:

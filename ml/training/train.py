@@ -232,7 +232,7 @@ def load_trained(folder: RunFolder) -> Network:
 
 
 def choose_device(name: str) -> torch.device:
-    """Device by name; ``auto`` takes a GPU where there is one."""
+    """Device by name; ``auto`` takes a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -132,7 +132,7 @@ def as_vector(values: npt.ArrayLike, length: int, name: str, low: float, high: f
 def gini(class_probs: FloatArray) -> FloatArray:
     """Probability 1 − Σ_k f_k² that two draws from f differ, over the last axis.
 
-    Computed as Σ f_k (1 − f_k), where one minus the largest is the sum of the others, so that nothing
+    Computed as Σ f_k (1 − f_k), where 1 minus the largest is the sum of the others, so that nothing
     cancels for nearly certain rows.
 
     >>> gini(np.array([[1 - 1e-20, 1e-20]]))

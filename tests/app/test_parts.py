@@ -211,7 +211,7 @@ def test_more_parts_than_rows_leave_some_empty(service: Service, folder: Path) -
     ("options", "why"),
     [
         (["--shard", "4/3"], "count from 1 to n"),
-        (["--shard", "two"], "say i/n"),
+        (["--shard", "two"], "write i/n"),
         (["--shard", "1/2", "--dry-run"], "leave --shard out"),
     ],
 )

@@ -184,7 +184,7 @@ def test_the_order_of_grades_is_said_or_follows_from_numbers() -> None:
     assert found.krippendorff_alpha.value == pytest.approx(expected, abs=1e-12)
     tens = table | {"label": [str(10 ** int(label[1:])) for label in table["label"]]}
     assert measure_agreement(tens, level="ordinal").krippendorff_alpha.value == pytest.approx(expected, abs=1e-12)
-    with pytest.raises(TableError, match="nothing says in which order mild, plain, severe, slight stand"):
+    with pytest.raises(TableError, match="the order of mild, plain, severe, slight is unknown"):
         measure_agreement(texts, level="ordinal")
     with pytest.raises(TableError, match="unknown class"):
         measure_agreement(texts, level="ordinal", classes=["mild", "severe"])

@@ -421,7 +421,7 @@ def test_the_command_line_says_what_it_did(tiny_release: Path, images: Path, tmp
     assert (finished["n_shards"], finished["n_cases"], finished["n_errors"]) == (2, 147, 3)
     assert sum(finished["reasons"].values()) == 3
     assert "3 images could not be read (" in run_here("score-finish", job).stdout
-    for shard, words in (("0/2", "from 1/2 to 2/2"), ("3/2", "from 1/2"), ("2", "say i/n"), ("a/2", "say i/n")):
+    for shard, words in (("0/2", "from 1/2 to 2/2"), ("3/2", "from 1/2"), ("2", "write i/n"), ("a/2", "write i/n")):
         refused = run_here(*score, job, "--shard", shard)
         assert (refused.returncode, words in refused.stderr) == (1, True), refused.stderr
     assert "a folder is written" in run_here(*score, tmp_path / "x.csv", "--shard", "1/2").stderr
