@@ -369,9 +369,7 @@ BACKEND_PREDICTIONS = replace(
     queue=0,
     wait_seconds=None,
 )
-PASSWORDS = Limit(
-    "password hashing", 2, queue=8, full=Message("too many people are signing in; try again shortly")
-)
+PASSWORDS = Limit("password hashing", 2, queue=8, full=Message("too many people are signing in; try again shortly"))
 WRITERS = Limit(
     "writers on SQLite",
     1,
