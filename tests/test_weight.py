@@ -10,9 +10,9 @@ ROOT = Path(__file__).parent.parent
 #: allowance; more needs a decision that records what was tried instead.
 SIZES = {
     "app": (35_995, 228),
-    "ml": (24_530, 137),
+    "ml": (24_160, 133),
     "secondread": (910, 14),
-    "tests": (45_900, 197),
+    "tests": (43_510, 178),
     "benchmarks": (4_540, 28),
     "experiments": (5_760, 36),
     "tools": (1_400, 10),
