@@ -69,7 +69,7 @@ def import_command(
     with service_context() as context:
         if dry_run:
             check = check_local(context, source, say)
-            twins = f", {check['twins']:,} with the image of another case; nothing was stored"
+            twins = f", {check['twins']:,} with a duplicate image; nothing was stored"
             _print_import_counts(check, check["failures"], twins, as_json)
         else:
             done = import_local(context, FUNCTIONS, source, account, say, part)

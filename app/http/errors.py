@@ -92,7 +92,7 @@ def describe_fault_on_page(fault: ErrorDetails) -> str:
 
     >>> fault = {"type": "uuid_parsing", "loc": ("path", "case_id"), "msg": "Input should be a valid UUID"}
     >>> describe_fault_on_page(fault)
-    'there is nothing at this address: it may be cut off or mistyped'
+    'there is nothing at this address; check it for typing errors'
     """
     if fault["loc"][:1] == ("path",):
         return Message("{nothing_here}; check it for typing errors", nothing_here=NOTHING_HERE)

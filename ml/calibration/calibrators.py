@@ -157,11 +157,11 @@ def calibrate(
             "cases and classes"
         )
     if len(counts) < 10 or counts.sum() == 0:
-        raise FitError(f"calibration needs at least ten labelled cases, got {len(counts)} with {counts.sum()} labels")
+        raise FitError(f"calibration needs at least ten labelled cells, got {len(counts)} with {counts.sum()} labels")
     part = split_partitions(groups, {"fit": 0.8, "cv": 0.2}, seed)
     fit, cv = part == "fit", part == "cv"
     if counts[fit].sum() == 0 or counts[cv].sum() == 0:
-        raise FitError(f"calibration needs labelled cases of at least three patients, got {len(set(groups))} patients")
+        raise FitError(f"calibration needs labelled cells of at least three patients, got {len(set(groups))} patients")
     scaled_by = counts if scaling_label_counts is None else as_label_counts(scaling_label_counts)
     if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")

@@ -53,7 +53,7 @@ def _adaptation_warnings(report: "AdaptReport") -> list[str]:
     if report["n_left_out"]:
         warnings.append(f"{report['n_left_out']:,} images are left out because the release was made with them")
     if report["trained_on"] == "unknown":
-        warnings.append("which images the release was made with is unknown: it carries no digests of them")
+        warnings.append("the training images of the release are unknown: it carries no digests of them")
     if report["n_without_labels"]:
         warnings.append(f"{report['n_without_labels']:,} images have no label")
     if report["n_unlike"]:
@@ -169,7 +169,7 @@ def _quantization_warnings(report: "QuantizeReport") -> list[str]:
             f"{left_out['calibration']:,} images of the partition calibration trained the network: left out"
         )
     if report["trained_on"] == "unknown":
-        warnings.append("which images the release was made with is unknown: it carries no digests of them")
+        warnings.append("the training images of the release are unknown: it carries no digests of them")
     warnings += [f"warning: made despite the gate: {harm}" for harm in report["quantized"]["harms"]]
     return warnings
 

@@ -378,10 +378,10 @@ def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
         (source.sample(2), "two labels", "EL, DL and every disagreement metric are"),
     ):
         if sample.n == 0:
-            texts.append(f"no case has {labels}: {lost} empty")
+            texts.append(f"no cell has {labels}: {lost} empty")
         elif sample.n_clusters < FEW_GROUPS:
             fallen = f"{sample.n_clusters} of {n_groups} groups that are left out in turn"
-            texts.append(f"cases with {labels} fall into {fallen}: too few for intervals that hold")
+            texts.append(f"cells with {labels} fall into {fallen}: too few for intervals that hold")
     return texts
 
 

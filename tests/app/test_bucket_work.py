@@ -320,7 +320,7 @@ def test_a_bucket_that_does_not_answer_is_told_and_nothing_is_acknowledged(
     with process(away, one.keys) as cut_off:
         ready = cut_off.get(None, "/readyz")
         assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
-        assert "does not answer" in ready.json()["storage"]
+        assert "is unavailable" in ready.json()["storage"]
         for refused in (cut_off.upload("case-1", cell_png()), send(cut_off, packed({"a.png": cell_png()}))):
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) > 0

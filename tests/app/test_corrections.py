@@ -354,7 +354,7 @@ def test_what_was_settled_is_shown_once_and_only_then(service: Service) -> None:
     finalize_labels(service.context)
     service.change(update(ReadRequest).where(ReadRequest.round == "adjudication").values(state="closed"))
     text = page("anna")
-    assert "no other annotator did; others said: 1 “" in text
+    assert "”; others chose: 1 “" in text
     assert "most disagree" in text
     assert f'href="/references?class={codes[0]}&amp;class={codes[1]}"' in text
     assert shown() == 1

@@ -424,6 +424,6 @@ def test_what_did_not_fall_needs_no_number_of_cases(loss: Any) -> None:
 
 def test_the_nearer_of_both_losses_is_named_and_what_is_out_of_reach_is_said() -> None:
     said = describe_required_cases([("L", change(-0.001, 0.01)), ("L_φ", change(-0.01, 0.01))], 0.00625)
-    assert "if L_φ truly falls" in said
+    assert "if the fall of L_φ is real" in said
     assert "11.2 times as many" in said
     assert "more than 100 times" in describe_required_cases([("L", change(-1e-6, 0.01))], 0.00625)

@@ -169,7 +169,7 @@ def test_an_archive_damaged_on_disk_ends_its_own_import_only(service: Service) -
     states = {one: service.document(f"/v1/imports/{one}", "admin")["job"] for one in (damaged, gone, whole)}
     assert [job["state"] for job in states.values()] == ["failed", "failed", "succeeded"]
     assert "not a zip archive" in states[damaged]["error"]
-    assert "send it again" in states[gone]["error"]
+    assert "upload it again" in states[gone]["error"]
 
 
 def test_the_command_imports_a_folder_with_progress_and_twice_adds_nothing(service: Service, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_an_archive_is_deleted_once_nobody_needs_it(service: Service, monkeypatc
         work_off(service.context)
         assert left() == after
     assert service.document(f"/v1/jobs/{sent['retried']}")["state"] == "succeeded"
-    assert "send it again" in service.document(f"/v1/jobs/{sent['failed']}")["error"]
+    assert "upload it again" in service.document(f"/v1/jobs/{sent['failed']}")["error"]
 
 
 def imported(service: Service, data: bytes) -> Any:
@@ -424,7 +424,7 @@ def test_the_command_says_the_same(service: Service, tmp_path: Path, monkeypatch
     before = stored(service)
     done = run_here("import", folder, "--dry-run")
     assert done.returncode == 0
-    assert "2 created, 0 known, 0 failed, 1 with the duplicate image; nothing was stored" in done.stdout
+    assert "2 created, 0 known, 0 failed, 1 with a duplicate image; nothing was stored" in done.stdout
     assert "row 2: two: duplicate image of row 1" in done.stdout
     (folder / "three.png").write_bytes(b"x")
     failing = run_here("import", folder, "--dry-run", "--json")
@@ -490,9 +490,9 @@ def test_the_archive_of_a_check_is_kept_for_a_day_or_erased(service: Service, mo
     monkeypatch.setattr(import_job, "KEPT_AFTER_CHECK", timedelta(0))
     delete_archives(service.context)
     assert left_behind(service) == []
-    assert "send it again" in service.get("admin", path).text
+    assert "upload it again" in service.get("admin", path).text
     late = service.call("admin", "POST", f"{path}/import")
-    assert (late.status_code, "send it again" in late.text) == (409, True)
+    assert (late.status_code, "upload it again" in late.text) == (409, True)
     monkeypatch.undo()
     path = check(service, source)
     assert "duplicate image of mine" in service.get("admin", path).text

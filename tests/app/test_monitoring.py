@@ -1,5 +1,6 @@
 """Alarms on the champion's log score and on annotators from week to week: what counts, that it only grows."""
 
+import html
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -333,5 +334,5 @@ def test_an_annotator_who_changed_is_told_to_those_who_manage(service: Service) 
     assert last["low"] > 0
     page = service.get("admin", "/readers")
     assert page.status_code == 200
-    assert found["sentence"] in page.text
+    assert found["sentence"] in html.unescape(page.text)
     assert page.text.count('<circle class="mean"') == len(found["weeks"])

@@ -299,7 +299,7 @@ def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
     cookie = first_password(service, "anna")
     url = "/account"
     wrong = service.client.post(url, data={"present": "x", "wanted": "quite another one"}, headers=cookie)
-    assert (wrong.status_code, beside(wrong.text, "present")) == (403, "The present password is wrong.")
+    assert (wrong.status_code, beside(wrong.text, "present")) == (403, "The current password is wrong.")
     short = service.client.post(url, data={"present": GOOD, "wanted": "short"}, headers=cookie)
     assert short.status_code == 422
     assert "15" in beside(short.text, "wanted")
@@ -349,7 +349,7 @@ def test_what_is_wrong_with_a_new_account_or_key_stands_beside_the_field(service
     page = service.call("admin", "POST", "/people", data={"name": "ben", "role": "viewer"})
     assert page.status_code == 422
     assert 'id="name-fault"' in page.text
-    assert "An account of this name exists." in page.text
+    assert "An account with this name exists." in page.text
     assert 'value="ben"' in page.text
     page = service.call(
         "admin", "POST", f"/people/{service.principal('outside').account_id}/keys", data={"days": "soon"}
@@ -412,7 +412,7 @@ def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service) -> None
     rows = [sum(cell["share"] for cell in shown["confusions"] if cell["others_say"] == code) for code in codes]
     assert rows == pytest.approx([1.0] * len(codes))
     (compared,) = (text for text in shown["sentences"] if text.startswith("Inter-rater agreement"))
-    assert re.search(r"On the same cases that is \d+ points? (lower|higher) than for somebody", compared)
+    assert re.search(r"on the same cells: \d+ points? (lower|higher)", compared)
     assert not re.search(r"[+-]\d", compared)  # nobody has to look for a sign
     own = shown["agreement"]
     agrees = f'{100 * own["value"]:.0f} % <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'

@@ -66,7 +66,7 @@ def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Ser
     assert "<nav" not in page
     assert 'name="present"' not in page
     chosen = service.client.post("/account", data={"wanted": GOOD}).text
-    assert "Go on" in chosen
+    assert "Continue" in chosen
     assert "<nav" in chosen
     assert log_in(service, "anna", GOOD).headers["location"] == "/worklist"
 

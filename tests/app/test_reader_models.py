@@ -172,12 +172,12 @@ def test_pages_tell_managers_how_labels_are_weighed_and_annotators_only_that_the
     assert service.call("admin", "POST", "/readers/switch", data=sent, follow_redirects=False).status_code == 303
     page = service.get("admin", f"/cases/{case}", headers=dict(html)).text
     assert "Labels are weighted by annotator" in page
-    assert "hasty calls" in page
+    assert "hasty labels" in page
     assert "such labels count less" in page
-    assert "hasty calls" not in service.get("viewer", f"/cases/{case}", headers=dict(html)).text
+    assert "hasty labels" not in service.get("viewer", f"/cases/{case}", headers=dict(html)).text
     alike = service.get("admin", f"/cases/{case}?annotators=alike", headers=dict(html)).text
     assert "Annotator weighting is off in this view" in alike
-    assert "hasty calls" not in alike
+    assert "hasty labels" not in alike
 
 
 def test_too_few_labels_are_refused_in_words(service: Service) -> None:

@@ -246,7 +246,7 @@ def test_metrics_that_are_not_of_this_network_are_marked_and_shown_as_those_of_t
     work_off(service.context)
     page = service.get("admin", f"/releases/{stated['id']}").text
     assert "stated by the maker" in page
-    assert "Against the champion at that time" in page
+    assert "Compared with the champion at that time" in page
     assert "Champion and candidate" not in page
     assert "stated by the maker" not in service.get("admin", f"/releases/{champion['id']}").text
 
@@ -491,7 +491,7 @@ def test_a_plan_says_how_many_double_reads_and_whether_at_all(service: Service) 
     service.context.settings.change_plan = plan
     plan.write_text(json.dumps({"min_double_reads": 400}))
     service.add_case("one", cell_png())
-    assert "needs 400 cases" in adapted(service)["error"]
+    assert "needs 400 cells" in adapted(service)["error"]
     plan.write_text(json.dumps({"methods": ["temperature"]}))
     assert "allows the methods temperature, not adapt" in adapted(service)["error"]
     assert "other annotators" not in service.get("admin", "/releases").text

@@ -133,7 +133,7 @@ def test_another_network_is_refused_at_the_start_and_when_it_takes_the_place_of_
             refused = front.run("serve", check=False)
             assert refused.returncode == 1
             assert "the inference backend runs a different network" in refused.stderr
-            assert len(refused.stderr.splitlines()) == 1
+            assert len([line for line in refused.stderr.splitlines() if line[0] != "{"]) == 1  # and the log
         with in_front_of(backend, tmp_path / "waits", other) as front:
             front.server = front.spawn("serve", log="server.log")
             wait_until(lambda: readiness(front)[0] == 503, 30, lambda: front.log)
@@ -316,7 +316,7 @@ def test_many_images_go_in_several_requests(triton: Triton, monkeypatch: pytest.
 )
 def test_a_digest_that_triton_gives_is_compared_and_none_is_accepted(triton: Triton) -> None:
     triton.sha256 = "0" * 64
-    with pytest.raises(NetworkMismatchError, match="another network than the release: its SHA-256"):
+    with pytest.raises(NetworkMismatchError, match="a different network from the model release: its SHA-256"):
         triton.backend().network(triton.release)
     triton.sha256 = None
     assert triton.backend().network(triton.release).trouble() is None
@@ -385,7 +385,7 @@ def test_an_answer_without_an_end_is_refused_in_time_and_takes_no_memory(
     if what == "numbers":
         backend.network(triton.release).run(inputs)
     triton.hostile, begun = (what, how), time.monotonic()
-    with pytest.raises(ServiceUnavailable, match=r"does not answer"):
+    with pytest.raises(ServiceUnavailable, match=r"does not answer|unexpected output"):
         backend.network(triton.release).run(inputs)
     assert time.monotonic() - begun < patient(3)
     assert triton.sent < remote.MAX_METADATA + 8 * 1024**2  # what lies in buffers of the system was sent as well

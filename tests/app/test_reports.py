@@ -319,13 +319,13 @@ def first_sentence(body: ReportBody, value: float, low: float, high: float) -> t
 
 
 SENTENCES = [
-    ((0.51, 0.35, 0.67), "51 % (35 to 67) did: too low.", "missed-so-far"),
-    ((0.51, 0.45, 0.57), "51 % (45 to 57) did: too low.", "missed"),
-    ((0.10, 0.05, 0.15), "10 % (5 to 15) did: too high.", "missed"),
-    ((0.31, 0.26, 0.36), "31 % (26 to 36) did: on target.", "met"),
-    ((0.33, 0.15, 0.55), "33 % (15 to 55) did: on target.", "met-so-far"),
-    ((0.42, 0.25, 0.60), "42 % (25 to 60) did: possibly too low.", "missed-so-far"),
-    ((0.36, 0.32, 0.39), "36 % (32 to 39) did: too low, within the target.", "met"),
+    ((0.51, 0.35, 0.67), "51 % (35 to 67), too low.", "missed-so-far"),
+    ((0.51, 0.45, 0.57), "51 % (45 to 57), too low.", "missed"),
+    ((0.10, 0.05, 0.15), "10 % (5 to 15), too high.", "missed"),
+    ((0.31, 0.26, 0.36), "31 % (26 to 36), on target.", "met"),
+    ((0.33, 0.15, 0.55), "33 % (15 to 55), on target.", "met-so-far"),
+    ((0.42, 0.25, 0.60), "42 % (25 to 60), possibly too low.", "missed-so-far"),
+    ((0.36, 0.32, 0.39), "36 % (32 to 39), too low, within the target.", "met"),
 ]
 
 

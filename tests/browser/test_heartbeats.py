@@ -199,7 +199,7 @@ def test_what_cannot_be_told_is_given_away_before_its_person_signs_out(browser: 
     cleo, page = begin_with(browser, blind, "cleo", 3)
     read = page.get_attribute("[data-read]", "data-read-id")
     page.keyboard.press("x")
-    page.wait_for_selector("text=takes it back")
+    page.wait_for_selector("text=to undo")
     cleo.follow(".bar form button")
     page.wait_for_selector("[name=password]")
     declined = select(Read.id).where(Read.state == "declined").order_by(Read.ended_at.desc()).limit(1)

@@ -46,7 +46,7 @@ def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: B
     before = labels(several)
     anna.context.set_offline(True)
     commit(anna.page, "eosinophil")
-    anna.page.wait_for_selector("text=Your answer is kept here")
+    anna.page.wait_for_selector("text=Your answer is saved here")
     assert kept(anna.page) == ["eosinophil"]
     # a closing page is online again for a moment, and would send its answer with its own session
     anna.context.clear_cookies()
@@ -61,7 +61,7 @@ def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: B
     assert anna.page.url.endswith("/worklist")
     assert labels(several) == before
     anna.page.click("text=Sign out")
-    anna.page.wait_for_selector("text=An answer is kept in this browser")
+    anna.page.wait_for_selector("text=This browser holds an answer")
     assert kept(anna.page) == ["eosinophil"]
 
     anna.sign_in(several, "anna")
@@ -103,7 +103,7 @@ def test_an_answer_waits_through_refusals_that_are_not_the_last_word(browser: Br
     cleo.context.clear_cookies()
     cleo.go("/worklist")
     assert page.url.endswith("/login")
-    page.wait_for_selector("text=An answer is kept in this browser")
+    page.wait_for_selector("text=This browser holds an answer")
     assert labels(several) == before
     cleo.sign_in(several, "cleo")
     until(page, lambda: kept(page) == [], "it is sent")
@@ -119,7 +119,7 @@ def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser,
     page.select_option("[name=confidence]", "0.9")
     cleo.context.set_offline(True)
     commit(page, "monocyte")
-    page.wait_for_selector("text=Your answer is kept here")
+    page.wait_for_selector("text=Your answer is saved here")
     resting = page.evaluate("JSON.stringify(Object.entries(localStorage))")
     values = page.evaluate("Object.values(localStorage)")
     assert "Miller" not in resting
@@ -147,7 +147,7 @@ def test_a_refused_answer_is_settled_and_says_why(browser: Browser, several: Ins
     commit(first, "blast")
     until(first, lambda: kept(first) == [], "the first is stored")
     commit(second, "monocyte")
-    second.wait_for_selector("text=another class before")
+    second.wait_for_selector("text=with another class")
     assert kept(second) == []
     assert second.is_enabled("[data-action=commit]")
     assert set(labels(several)) - set(before) == {("cleo", "blast", case)}

@@ -85,7 +85,7 @@ def test_a_decline_and_the_image_by_keyboard(browser: Browser, many: Installatio
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=Declined.")
+    page.wait_for_selector("text=Skipped.")
     assert many.rows(select(Read.decline_reason).where(Read.state == "declined")) == [("image_quality",)]
     assert ben.faults == []
 

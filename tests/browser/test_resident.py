@@ -137,7 +137,7 @@ def test_whoever_gives_the_last_case_away_is_sent_to_no_other_one(browser: Brows
         return False
 
     until(page, gave_all_away, "it leaves")
-    assert any("takes it back" in text for text in said)
+    assert any("to undo" in text for text in said)
     assert not any("You can still" in text for text in said)
     assert emil.faults == []
 

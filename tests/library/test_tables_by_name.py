@@ -92,7 +92,11 @@ def test_an_accumulator_keeps_classes_apart_over_batches() -> None:
     read_back.update(make(columns(Y[15:])), make(columns(F[15:], order=(1, 2, 0))))
     assert read_back.compute() == pytest.approx(whole.compute(), rel=1e-12)
     before = read_back.to_dict()
-    for y, f in ((Y, F), (make(columns(Y)), F), (make({"x": Y[:, 0], "y": Y[:, 1]}), make({"x": [1.0], "y": [0.0]}))):
+    for y, f in (
+        (Y, F),
+        (make(columns(Y)), F),
+        (make({"x": Y[:, 0], "y": Y[:, 1]}), make({"x": F[:, 0], "y": 1 - F[:, 0]})),
+    ):
         with pytest.raises(ValueError, match=r"name|classes"):
             read_back.update(y, f)
     with pytest.raises(ValueError, match="cannot merge cases of classes"):

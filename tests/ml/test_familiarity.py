@@ -494,7 +494,7 @@ def test_a_release_without_a_check_does_not_claim_that_an_image_is_familiar(
     assert '"out_of_distribution": null' in run_here("predict", unchecked, images / "strange.png", "--json").stdout
     assert "not checked" in run_here("predict", unchecked, images / "strange.png").stdout
     out = images.parent / f"predictions.{kind}"
-    score_images(unchecked, images, out)
+    score_images(ScoreRequest(unchecked, images), out)
     table = read_table(out)
     assert set(table.column("out_of_distribution").to_pylist()) <= {None, ""}
     assert None not in table.column("disagreement_prob").to_pylist()

@@ -191,7 +191,7 @@ def test_calibration_without_a_pair_in_any_bin_is_undefined(debias: Debias, n_bi
         assert [document[key] for key in ("value", "se", "low", "high")] == [None] * 4
     assert found.classes[0].calibration_loss is None
     assert np.isfinite(found.metrics["CL_plugin"].value)
-    assert any(text.startswith("CL is undefined: no bin holds two cases") for text in found.warnings)
+    assert any(text.startswith("CL is undefined: no bin contains two cells") for text in found.warnings)
     assert np.isnan(calibration_loss(y, f, n_bins=n_bins, debias=debias, cluster=cluster).value)
     sums = Accumulator(2, n_bins)
     sums.update(y, f, cluster=cluster)

@@ -328,7 +328,7 @@ def test_a_release_that_cannot_be_quantised_and_a_full_folder_are_refused(
 def test_a_release_without_digests_is_made_and_says_that_nothing_is_known(small_release: Path, tmp_path: Path) -> None:
     done = quantize(rewritten(small_release, tmp_path / "plain"), tmp_path / "out", "--despite-gate")
     assert done.returncode == 0, done.stderr
-    assert "which images the release was made with is unknown" in done.stderr
+    assert "the training images of the release are unknown" in done.stderr
     assert read_release(tmp_path / "out").training is None
 
 

@@ -139,7 +139,7 @@ def test_training_says_how_others_answered_after_the_answer_and_not_before(servi
     right = true_code(service, item)
     answered = reply(service, item, codes[5]).json()
     assert answered["feedback"]["label_counts"][right] == 3
-    assert answered["feedback"]["sentences"][0].startswith("3 of 3 said ")
+    assert answered["feedback"]["sentences"][0].startswith("3 of 3 chose ")
     assert answered["feedback"]["sentences"][0].endswith("as none of them did.")
     assert service.get("anna", f"/v1/practice/items/{item['id']}").json()["feedback"] == answered["feedback"]
     assert reply(service, item, right).status_code == 409

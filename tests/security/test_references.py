@@ -74,7 +74,7 @@ def test_only_settled_cells_of_the_calibration_half_are_chosen(service: Service)
     shown = look(service, code)
     assert shown.status_code == 200
     assert len(images(shown.text)) == 6
-    assert "all 3 readers" in shown.text
+    assert "all 3 annotators" in shown.text
     choose(service)
     assert kinds(service) == chosen
 

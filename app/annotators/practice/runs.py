@@ -38,8 +38,8 @@ def feedback_sentences(
     >>> names = {"s": "segmented", "b": "band"}
     >>> for sentence in feedback_sentences("b", {"s": 7, "b": 2}, {"s": 0.76, "b": 0.24}, names):
     ...     print(sentence)
-    7 of 9 said segmented, 2 said band. You said band, as 2 of them did.
-    By these answers and the prediction, the next annotator says segmented with a probability of 76 %, band 24 %.
+    7 of 9 chose segmented, 2 chose band. You chose band, as 2 of them did.
+    Expected next answer: segmented with a probability of 76 %, band 24 %.
     """
     ranked_answers = sorted(((n, code) for code, n in counts.items() if n), key=lambda pair: (-pair[0], pair[1]))
     total, same = sum(counts.values()), counts.get(own, 0)
