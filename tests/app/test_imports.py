@@ -490,7 +490,7 @@ def test_the_archive_of_a_check_is_kept_for_a_day_or_erased(service: Service, mo
     monkeypatch.setattr(import_job, "KEPT_AFTER_CHECK", timedelta(0))
     delete_archives(service.context)
     assert left_behind(service) == []
-    assert "upload it again" in service.get("admin", path).text
+    assert "Upload it again" in service.get("admin", path).text
     late = service.call("admin", "POST", f"{path}/import")
     assert (late.status_code, "upload it again" in late.text) == (409, True)
     monkeypatch.undo()

@@ -97,7 +97,7 @@ def test_an_accumulator_keeps_classes_apart_over_batches() -> None:
         (make(columns(Y)), F),
         (make({"x": Y[:, 0], "y": Y[:, 1]}), make({"x": F[:, 0], "y": 1 - F[:, 0]})),
     ):
-        with pytest.raises(ValueError, match=r"name|classes"):
+        with pytest.raises(ValueError, match=r"name|class"):
             read_back.update(y, f)
     with pytest.raises(ValueError, match="cannot merge cases of classes"):
         read_back.merge(whole)

@@ -367,8 +367,8 @@ def test_the_suite_tells_what_the_release_says_of_each_shift(predictor: Predicto
     assert by_name[OTHER, "none"]["n"] == 5
     assert by_name[OTHER, "none"]["agreement"] is None
     readme = readme_text({**predictor.release.card, "shifts": rows})
-    assert readme.split("## Robustness to image shift")[1].count("\n| ") == len(rows) + 1
-    assert "## Robustness to image shift" not in readme_text({**predictor.release.card, "shifts": []})
+    assert readme.split("## Under shift")[1].count("\n| ") == len(rows) + 1
+    assert "## Under shift" not in readme_text({**predictor.release.card, "shifts": []})
     write_chart(shift_chart(rows), tmp_path / "shifts.svg")
     drawn = "".join(ElementTree.parse(tmp_path / "shifts.svg").getroot().itertext())
     assert all(shift.name in drawn for shift in STANDARD_SHIFTS)
@@ -389,7 +389,7 @@ def test_an_export_tries_shifts_out_and_its_card_tells_them(trained_run: Path, t
     assert rows[0]["flagged"] <= 0.05
     assert rows[-1]["flagged"] == 1
     readme = (release.path / "README.md").read_text()
-    assert "## Robustness to image shift" in readme
+    assert "## Under shift" in readme
     assert "defocus" in readme
     test = folder.read_outputs().take(held_out.rows)
     assert (test.partition == "test").all()
