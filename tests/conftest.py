@@ -112,7 +112,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is marked on both databases."""
     mark = metafunc.definition.get_closest_marker
     marked = mark("both_databases") is not None and mark("one_database") is None
-    both = marked or metafunc.config.getoption("all_databases")
+    both = mark("sqlite_only") is None and (marked or metafunc.config.getoption("all_databases"))
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     for fixture in {"database_kind", "shared_service"} & set(metafunc.fixturenames) - set(chosen):
         if both:

@@ -166,6 +166,7 @@ def test_an_unsigned_acceptance_starts_nothing(home: Path, tiny_release: Path) -
     assert run_here("serve").returncode == 1
 
 
+@pytest.mark.sqlite_only
 def test_a_backup_comes_back_below_the_last_head(
     home: Path, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_backup_comes_back_below_the_last_head(
     assert [run_here("serve").returncode, run_here("db", "verify").returncode] == [0, 0]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("kept", ["nothing", "heads next to the database", "heads elsewhere", "a head"])
 def test_verification_begins_with_what_it_cannot_show(home: Path, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "heads" if kept == "heads next to the database" else home.parent / "elsewhere" / "heads"
@@ -262,6 +264,7 @@ def test_heads_of_several_processes_stand_in_order_and_a_replaced_key_adds_none(
     assert heads.path.read_bytes() == before
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "odd",
     [

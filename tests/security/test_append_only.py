@@ -97,6 +97,7 @@ def dump(connection: sqlite3.Connection, table: str) -> list[Row]:
     return [dict(row) for row in connection.execute(f"SELECT rowid AS _rowid, * FROM {table}")]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("name", APPEND_ONLY)
 def test_sqlite_refuses_to_replace_a_row_by_any_of_its_keys(intruder: sqlite3.Connection, name: str) -> None:
     table, before = BaseTable.metadata.tables[name], dump(intruder, name)
@@ -126,6 +127,7 @@ def _refuse_every_way(connection: sqlite3.Connection, name: str, row: Row) -> No
             connection.execute(statement, list(row.values()))
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("name", APPEND_ONLY)
 def test_sqlite_refuses_to_update_delete_and_rewrite_at_once(intruder: sqlite3.Connection, name: str) -> None:
     before = dump(intruder, name)

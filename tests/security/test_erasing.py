@@ -177,6 +177,7 @@ def test_nothing_of_an_erased_patient_is_found_anywhere(
     assert [name for name, value in canaries.items() if isinstance(value, str) and value in logged] == []
 
 
+@pytest.mark.sqlite_only
 def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
     two: tuple[Service, Service], bucket: str, buckets: BucketServer, tmp_path: Path
 ) -> None:
@@ -292,6 +293,7 @@ def backed_up(service: Service, settings_of_commands: None, monkeypatch: pytest.
     return tmp_path
 
 
+@pytest.mark.sqlite_only
 @undone("T23", "a backup comes back only with the list of erasures", backup, "require_erasure_list", lambda *_: 0)
 def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_up: Path) -> None:
     new, kept = backed_up / "new", service.context.settings.erasure_list
@@ -317,6 +319,7 @@ def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_u
     context.database.engine.dispose()
 
 
+@pytest.mark.sqlite_only
 def test_a_service_on_a_backup_that_was_brought_back_by_hand_erases_before_it_serves(
     service: Service, backed_up: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_new_key_signs_and_nothing_that_follows_from_the_first_moves(service: 
     new.database.engine.dispose()
 
 
+@pytest.mark.sqlite_only
 @undone(
     "T22",
     "an event is signed with the key that was in force when it was written",
@@ -404,6 +405,7 @@ def test_a_key_is_made_once_and_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.slow
 def test_a_backup_of_another_key_is_refused_before_anything_is_restored(service: Service, tmp_path: Path) -> None:
     write_backup(service.context, tmp_path / "backup")

@@ -206,6 +206,7 @@ def cut(service: Service, n_events: int) -> None:
         session.execute(text("UPDATE audit_head SET sequence = :last, digest = :digest"), locals() | {"session": None})
 
 
+@pytest.mark.sqlite_only
 def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> None:
     before = heads(anchored)
     HeadFile(anchored.context).append()
@@ -216,6 +217,7 @@ def test_heads_are_added_once_each_and_lie_in_the_chain(anchored: Service) -> No
     assert is_signed(report.public_key, before[0]["head"], before[0]["signature"])
 
 
+@pytest.mark.sqlite_only
 @undone("T21", "a head outside that the chain has lost is named", events, "contains_head", lambda *_: True)
 def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchored: Service) -> None:
     cut(anchored, 1)
@@ -230,6 +232,7 @@ def test_a_cut_end_is_found_by_the_file_alone_and_nothing_is_added_to_it(anchore
     assert (verified(anchored).faults, verified(anchored).verdict) == ([], CONSISTENT)
 
 
+@pytest.mark.sqlite_only
 def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: Service) -> None:
     with anchored.context.database.write() as session:
         chain = all_events(session)
@@ -243,6 +246,7 @@ def test_a_chain_written_anew_with_the_key_is_found_by_the_file_alone(anchored: 
     assert verified(anchored).faults == []
 
 
+@pytest.mark.sqlite_only
 def test_a_file_that_is_gone_or_was_written_into_is_named(anchored: Service) -> None:
     path = anchored.context.settings.audit_anchor
     assert path is not None
@@ -263,6 +267,7 @@ def settings_of(service: Service, monkeypatch: pytest.MonkeyPatch, home: Path, a
     monkeypatch.setenv("SECONDREAD_SECRET_KEY", KEY)
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.slow
 def test_a_backup_that_comes_back_says_so_and_a_shorter_database_that_does_not_was_cut(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
