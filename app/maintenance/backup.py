@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from sqlalchemy import Engine, func, make_url, select
+from sqlalchemy import Engine, func, inspect, make_url, select
 from sqlalchemy.orm import Session
 
 import migrations
@@ -199,6 +199,20 @@ def check_backup(source: Path) -> dict[str, str]:
     return files
 
 
+def _require_no_database(url: str) -> None:
+    """Refuse to restore over a database."""
+    if url.startswith("sqlite"):
+        path = Path(make_url(url).database or "")
+        if path.exists():
+            raise ValueError(f"{path}: there is a database already; restore into a new HOME")
+        return
+    engine = make_engine(url)
+    tables = inspect(engine).get_table_names()
+    engine.dispose()
+    if tables:
+        raise ValueError(f"{make_url(url).database}: there is a database already; restore into a new, empty one")
+
+
 def restore_backup(
     source: Path, home: Path, images: Path, url: str, ring: KeyRing | None = None, bucket: BlobStore | None = None
 ) -> tuple[int, KeyRing]:
@@ -215,14 +229,12 @@ def restore_backup(
         raise ValueError(f"{source}: a backup of another kind of database")
     targets = (images, home / "releases", home / EVALUATIONS)
     _require_empty(targets, bucket)
+    _require_no_database(url)
     home.mkdir(parents=True, exist_ok=True)
     if bucket is not None:
         _upload_backup_files(bucket, source, home)
     if sqlite:
-        database = Path(make_url(url).database or "")
-        if database.exists():
-            raise ValueError(f"{database}: there is a database already; restore into a new HOME")
-        shutil.copyfile(source / _SQLITE, database)
+        shutil.copyfile(source / _SQLITE, Path(make_url(url).database or ""))
     engine = make_engine(url)
     if not sqlite:
         _run_postgres_program(

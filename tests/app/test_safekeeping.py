@@ -105,6 +105,15 @@ def test_a_backup_of_a_development_version_is_refused_at_once(service: Service, 
     assert not made.home.exists()
 
 
+@pytest.mark.both_databases
+def test_a_backup_is_not_restored_into_a_database_that_has_tables(service: Service, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    write_backup(service.context, tmp_path / "backup")
+    with pytest.raises(ValueError, match="there is a database already"):
+        restore_backup(tmp_path / "backup", new, new / "images", service.context.settings.sqlalchemy_url)
+    assert not new.exists()
+
+
 def test_a_damaged_backup_and_a_used_home_are_refused(service: Service, tmp_path: Path) -> None:
     fill(service, 2)
     out, url = tmp_path / "backup", f"sqlite:///{tmp_path / 'new' / 'x.db'}"
