@@ -133,8 +133,10 @@ def p_value_decrease(value: float, se: float, influence: FloatArray) -> float:
 
 
 def _untransformed(quantile: float, b: float, shift: float) -> float:
+    # 3/b (c − 1) with c = ∛(1 + b · shifted), written so that no digits cancel if b is small
     shifted = quantile - shift
-    return shifted if abs(b) < 1e-9 else 3 / b * (float(np.cbrt(1 + b * shifted)) - 1)
+    c = float(np.cbrt(1 + b * shifted))
+    return 3 * shifted / (c * c + c + 1)
 
 
 def binomial_interval(mean: FloatArray, n: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:

@@ -57,6 +57,18 @@ def test_clusters_that_are_alike_and_not_skewed_give_students_t(count: int) -> N
     np.testing.assert_allclose(skewed_interval(0.3, se, influence, count), [0.3 - half, 0.3 + half], rtol=1e-12)
 
 
+@pytest.mark.parametrize("skew", [0.0, 1e-12, 1e-8, 1e-4, 0.01, 0.3])
+def test_the_ends_solve_halls_transformation_to_the_last_digits(skew: float) -> None:
+    influence = np.resize([1.0, -1.0], 20) / 20
+    influence[0] += skew / 20
+    centred = influence - influence.mean()
+    se = float(np.sqrt((centred**2).sum()))
+    a, quantile = skewness(centred), t.ppf(0.975, degrees_of_freedom(centred))
+    for end, expected in zip(skewed_interval(0.0, se, influence, 20), (quantile, -quantile), strict=True):
+        x = -end / se
+        assert x + a * x**2 / 3 + a**2 * x**3 / 27 + a / 6 == pytest.approx(expected, rel=4e-15, abs=0)
+
+
 def test_degrees_of_freedom_are_those_of_the_variance() -> None:
     """2 V²/Var(V) of variances that were drawn again and again, where chance decides which clusters matter."""
     rng = np.random.default_rng(0)
