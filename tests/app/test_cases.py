@@ -109,6 +109,7 @@ def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     assert service.get("viewer", f"/v1/cases/{case['id']}").json() == case
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service: Service) -> None:
     first = service.add_case("case-1")

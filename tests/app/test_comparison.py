@@ -92,6 +92,7 @@ def test_a_challenger_is_compared_and_shown_to_nobody(service: Service, dropout_
     assert all(row["change"]["value"] == 0 for row in comparison(service, champion)["metrics"].values())
 
 
+@pytest.mark.slow
 def test_capacity_and_the_record_of_what_was_shown_go_by_the_champion(service: Service, dropout_release: Path) -> None:
     cases = service.add_cases(6)
     tomorrow = utc_now() + timedelta(days=1)

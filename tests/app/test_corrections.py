@@ -76,6 +76,7 @@ def test_a_slip_is_corrected_blind_and_only_the_last_answer_counts(service: Serv
     assert service.faults() == []
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("how", ["minutes", "seen", "twin seen", "ten cases", "signed out"])
 def test_a_final_label_is_not_corrected(service: Service, how: str) -> None:
     once(service)

@@ -40,6 +40,7 @@ def test_every_hour_of_two_years_is_in_the_day_that_its_zone_says(zone: str) -> 
         at += timedelta(hours=1)
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("zone", "read_at", "asked_at", "n"),

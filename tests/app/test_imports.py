@@ -97,6 +97,7 @@ def test_each_row_becomes_a_case_or_a_reason(service: Service) -> None:
     assert counts == {"created": 0, "known": 2, "failed": 6, "ignored": 0, "differs": 0}
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_retried_upload_is_one_import(service: Service) -> None:
     data = packed({"a.png": cell_png(1)})

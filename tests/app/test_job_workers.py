@@ -252,6 +252,7 @@ def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(serv
     assert cancellations(service) == 2  # not where there was nothing to cancel
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_job_is_cancelled_while_a_batch_is_written_and_writes_no_other(service: Service, batches: int) -> None:
     """Whoever cancels is answered before the batch ends; on SQLite, where it writes alone, within the busy timeout."""
@@ -341,6 +342,7 @@ def test_what_a_stopped_worker_left_is_taken_up_by_the_next_one(service: Service
     assert (shown["state"], shown["attempts"], shown["result"]) == ("succeeded", 2, {"batches": 2})
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("change", [{"attempt": 2}, {"begun": 2}, {"state": "queued"}])
 def test_a_worker_whose_job_another_one_has_writes_nothing(service: Service, change: dict[str, Any]) -> None:
     """The row of the job names its run; a transaction of any other one does not commit."""

@@ -158,6 +158,7 @@ def test_a_frozen_evaluation_can_be_computed_again_from_its_tables(service: Serv
     assert service.get("viewer", f"/v1/evaluations/{UUID(int=3)}").status_code == 404
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.parametrize(
     ("error", "words"),
     [

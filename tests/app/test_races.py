@@ -257,6 +257,7 @@ def shaken(session: Session, chance: random.Random, me: uuid.UUID, other: uuid.U
         session.flush()
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("seed", range(3))
 def test_the_queue_is_what_its_definition_says_however_many_are_looked_at_together(service: Service, seed: int) -> None:

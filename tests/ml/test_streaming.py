@@ -339,7 +339,12 @@ def test_the_same_rows_give_the_same_bytes_and_what_does_not_fit_into_memory_lie
         ("case,annotator,label\na,b,c\n", "column 'case_id' is missing"),
         ("case_id;annotator;label\na;b;c\n", "columns are separated by semicolons"),
         ("case_id,annotator,label\na,b,c\n" + "a,b\n", "row 3: 2 cells, and the header has 3: 'a,b'"),
-        ("case_id,annotator,label\n" + "a,b,c\n" * 3_000_000 + "a,b\n", "row 3000002: 2 cells, and the header has 3"),
+        pytest.param(
+            "case_id,annotator,label\n" + "a,b,c\n" * 3_000_000 + "a,b\n",
+            "row 3000002: 2 cells, and the header has 3",
+            marks=pytest.mark.slow,
+            id="beyond the rows that are read at once",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_and_nothing_is_written(tmp_path: Path, text: str, problem: str) -> None:

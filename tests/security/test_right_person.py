@@ -71,6 +71,7 @@ def test_nobody_labels_a_case_of_their_own_choice(service: Service) -> None:
     assert labels(service) == [("anna", code)]
 
 
+@pytest.mark.slow_on_second_database
 @both_databases
 @pytest.mark.parametrize("reason", ["know_this_case", "cannot_tell"])
 def test_declined_means_declined_by_every_way_to_a_label(service: Service, reason: str) -> None:
