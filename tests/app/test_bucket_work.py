@@ -226,6 +226,7 @@ def test_copies_stay_as_they_are_while_the_bucket_does_not_answer(
     assert one.document("/v1/metrics", partition="all") == before
 
 
+@pytest.mark.sqlite_only
 def test_a_backup_comes_back_elsewhere(two: Two, settings: Settings, buckets: BucketServer, tmp_path: Path) -> None:
     one, other = two
     collect(one, [cell_png(i) for i in range(4)], patients=True)

@@ -59,7 +59,7 @@ def _train(anna: Person) -> None:
         page.keyboard.press("2")
         page.keyboard.press("Enter")
         page.wait_for_selector("text=How others answered >> nth=0")
-        assert re.search(r"\d of 3 said", page.inner_text("main"))
+        assert re.search(r"\d of 3 chose", page.inner_text("main"))
         if number == 1:
             anna.look("feedback")
         page.keyboard.press("Enter")
@@ -75,7 +75,7 @@ def _qualify(anna: Person) -> None:
         page.wait_for_selector(f"text=cell {number} of 5")
         if number == 2:
             anna.look("qualification")
-        assert "said" not in page.content()
+        assert "chose" not in page.content()
         page.keyboard.press("1")
         page.keyboard.press("Enter")
     page.wait_for_selector("text=for the other annotators")

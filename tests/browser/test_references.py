@@ -70,7 +70,7 @@ def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, se
         page.wait_for_selector("dialog[open] [data-reference-class]")
         first = page.get_attribute("[data-reference-class]", "data-reference-class")
         until(page, lambda: page.locator("dialog .reference-cells img").count() == 6, "six cells")  # noqa: B023
-        assert "all 3 readers" in page.inner_text("dialog")
+        assert "all 3 annotators" in page.inner_text("dialog")
         assert page.evaluate(FRAME) == frame
         # the key of a class looks it up, and answers nothing; nor do Enter, digits or Backspace
         page.keyboard.press("l")

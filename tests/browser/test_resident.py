@@ -84,7 +84,7 @@ def begin_with_a_held_clock(browser: Browser, made: Installation, name: str) -> 
 def went_on(page: Page, case: str) -> bool:
     """Whether the page shows another case, or says that there is none, some moments later."""
     page.clock.run_for(100)
-    return shown(page) != case or "last case" in page.inner_text("h1")
+    return shown(page) != case or "last cell" in page.inner_text("h1")
 
 
 def answered(page: Page, key: str) -> str:
@@ -101,7 +101,7 @@ def test_a_slip_on_the_last_case_is_corrected_there_as_well(browser: Browser, bl
     upload(blind, "the last one", 5900, patient="last")
     emil, page = begin_with_a_held_clock(browser, blind, "emil")
     last = ""
-    while "last case" not in page.inner_text("h1"):
+    while "last cell" not in page.inner_text("h1"):
         last = answered(page, "b")
     until(page, lambda: kept(page) == [], "it is stored")
     page.clock.run_for(4_000)
