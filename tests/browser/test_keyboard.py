@@ -152,6 +152,44 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     assert stored(many, "cleo") == before + 1
 
 
+def test_the_notice_of_a_lost_connection_ends_once_the_answer_is_stored(browser: Browser, many: Installation) -> None:
+    before = stored(many, "cleo")
+    _, page = begin_with(browser, many, "cleo")
+    page.route("**/label", lambda route: route.abort("connectionreset"))
+    page.keyboard.press("3")
+    page.wait_for_selector("[data-status].alert:has-text('No connection')")
+    page.unroute("**/label")
+    wait_until(lambda: kept(page) == [], what="the outbox is empty")
+    wait_until(lambda: page.inner_text("[data-status]") == "", what="the notice is gone")
+    assert "alert" not in (page.get_attribute("[data-status]", "class") or "")
+    assert stored(many, "cleo") == before + 1
+
+
+def test_a_search_marks_what_enter_takes_and_prefers_the_beginning_of_a_word(
+    browser: Browser, many: Installation
+) -> None:
+    _, page = begin_with(browser, many, "cleo")
+    sent: list[str] = []
+    page.route("**/label", lambda route: sent.append(route.request.post_data or "") or route.abort())
+    marked = page.locator(".choice.marked span")
+    page.keyboard.press("/")
+    page.keyboard.type("cyt")  # within three names: the first of them
+    assert marked.inner_text() == "Immature granulocyte"
+    for _ in "cyt":
+        page.keyboard.press("Backspace")
+    assert marked.count() == 0
+    page.keyboard.press("Enter")
+    assert sent == []
+    page.keyboard.type("neutro")
+    assert marked.inner_text() == "Band neutrophil"
+    page.keyboard.press("ArrowDown")
+    assert marked.inner_text() == "Segmented neutrophil"
+    page.keyboard.press("Enter")
+    until(page, lambda: len(sent) > 0, "the marked class is sent")
+    assert "label=segmented" in sent[0]
+    page.evaluate("localStorage.clear()")
+
+
 def test_the_next_image_is_there_before_it_is_asked_for(browser: Browser, many: Installation) -> None:
     _, page = begin_with(browser, many, "cleo")
     seen, asked = page.get_attribute(".viewer img", "src"), []

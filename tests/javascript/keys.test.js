@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { assignKeys, HOLD_MS, levelAfter, meanings, objection } from "../../app/web/static/keys.js";
+import { assignKeys, HOLD_MS, levelAfter, meanings, misfit, objection } from "../../app/web/static/keys.js";
 
 const classes = (n, keys = () => [], group = () => "") =>
   Array.from({ length: n }, (_, i) => ({ name: `class ${i}`, keys: keys(i), isClass: true, group: group(i) }));
@@ -69,4 +69,15 @@ test("a tap says nothing of how sure one is, and holding says it step by step, u
   assert.equal(levelAfter(80), null);
   const levels = [1, 2, 3, 4, 9].map((steps) => levelAfter(steps * HOLD_MS + 1)[0]);
   assert.deepEqual(levels, [0.5, 0.7, 0.9, 0.99, 0.99]);
+});
+
+test("what was typed fits a class by its name, then its beginning, a word of it, letters within, its heading", () => {
+  const names = ["Atypical promyelocyte with Auer rods", "Promonocyte", "Promyelocyte", "Blast"];
+  const ranked = (typed) => names.filter((name) => misfit(typed, name) < Infinity).toSorted((a, b) => misfit(typed, a) - misfit(typed, b));
+  assert.deepEqual(ranked("prom"), ["Promonocyte", "Promyelocyte", "Atypical promyelocyte with Auer rods"]);
+  assert.deepEqual(ranked("PROMYELOCYTE"), ["Promyelocyte", "Atypical promyelocyte with Auer rods"]);
+  assert.deepEqual(ranked("uer"), ["Atypical promyelocyte with Auer rods"]);
+  assert.deepEqual(ranked("x"), []);
+  assert.ok(misfit("pelger", "Pelger-Huët") < misfit("huë", "Pelger-Huët"));
+  assert.ok(misfit("granulo", "Blast", "Granulocytes") < Infinity);
 });

@@ -1,6 +1,6 @@
 // Answers that are sent once, whatever the network and the session do.
 
-import { account, all, askToSignIn, find, say } from "./page.js";
+import { account, all, askToSignIn, endNotice, find, say } from "./page.js";
 import { t } from "./words.js";
 
 const RETRY_MS = 2000;
@@ -131,12 +131,13 @@ async function deliver(handle, label) {
   }
   const refused = answer && (await refusal(answer));
   if (answer?.status !== 204 && refused === null) {
-    say(t("No connection. Your answer is saved here and will be sent when you are back online."), true);
+    say(t("No connection. Your answer is saved here and will be sent when you are back online."), true, "outbox");
     sendAgain(RETRY_MS);
     return;
   }
   outbox.take(handle, label);
   drafts.delete(handle);
+  if (!waiting().length) endNotice("outbox");
   const form = find(`form[data-answer="${handle}"]`);
   if (refused !== null) {
     say(refused, true);

@@ -1,6 +1,6 @@
 // Keys on the pages: what they press, and how people choose their own.
 
-import { assignKeys, meanings, objection } from "./keys.js";
+import { assignKeys, meanings, misfit, objection } from "./keys.js";
 import { all, find, say, store } from "./page.js";
 import { t } from "./words.js";
 
@@ -143,19 +143,28 @@ export function keepChoices() {
   });
 }
 
-// Classes by a few letters of theirs or of their heading; Enter takes the first.
+// Classes by a few letters: the best fit is marked, arrows move the mark, and Enter takes the marked class alone.
 export function searchChoices(input) {
   const fieldset = input.closest("fieldset");
+  const choices = all(".choice", fieldset);
+  const shown = () => choices.filter((choice) => !choice.hidden);
+  let marked = null;
+  const mark = (choice) => {
+    marked?.classList.remove("marked");
+    marked = choice ?? null;
+    marked?.classList.add("marked");
+    marked?.scrollIntoView({ block: "nearest" });
+    input.setAttribute("aria-description", marked ? find("span", marked).textContent : "");
+  };
   const search = () => {
-    const wanted = input.value.trim().toLowerCase();
-    for (const group of all(".group", fieldset)) {
-      const heading = find(".group-name", group)?.textContent ?? "";
-      const choices = all(".choice", group);
-      for (const choice of choices) {
-        choice.hidden = !`${heading} ${find("span", choice).textContent}`.toLowerCase().includes(wanted);
-      }
-      group.hidden = choices.every((choice) => choice.hidden);
-    }
+    const ranked = choices.map((choice) => {
+      const heading = find(".group-name", choice.closest(".group") ?? choice)?.textContent;
+      return { choice, rank: misfit(input.value, find("span", choice).textContent, heading) };
+    });
+    for (const { choice, rank } of ranked) choice.hidden = rank === Infinity;
+    for (const group of all(".group", fieldset)) group.hidden = !all(".choice:not([hidden])", group).length;
+    const best = ranked.reduce((one, other) => (other.rank < one.rank ? other : one));
+    mark(input.value.trim() && best.rank < Infinity ? best.choice : null);
   };
   const leave = () => {
     input.value = "";
@@ -164,13 +173,18 @@ export function searchChoices(input) {
   };
   input.addEventListener("input", search);
   input.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (step && marked) {
+      event.preventDefault();
+      mark(shown()[(shown().indexOf(marked) + step + shown().length) % shown().length]);
+    }
     if (event.key === "Escape") leave();
     if (event.key !== "Enter") return;
     event.preventDefault();
-    const first = all(".choice input", fieldset).find((one) => one.offsetParent !== null);
-    if (!input.value.trim() || !first) return;
+    const chosen = marked;
+    if (!chosen) return;
     leave();
-    act(first, event);
+    act(find("input", chosen), event);
   });
 }
 

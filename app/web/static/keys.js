@@ -75,6 +75,16 @@ export function objection(name, key, { table, codes }, called = table.get(key)) 
   return "";
 }
 
+// How well a class fits what was typed, best first: its name, the beginning of its name or of one of its words, letters
+// within it, letters of its heading. Infinity if it does not fit.
+export function misfit(typed, name, heading = "") {
+  const [wanted, full, above] = [typed.trim(), name, heading].map((text) => text.toLowerCase());
+  const words = full.split(/[^\p{L}\p{N}]+/u);
+  const fits = [full === wanted, full.startsWith(wanted), words.some((word) => word.startsWith(wanted)), full.includes(wanted), above.includes(wanted)];
+  const best = fits.indexOf(true);
+  return best < 0 ? Infinity : best;
+}
+
 // How sure somebody is who has held a key for so many milliseconds: null for a tap.
 export const LEVELS = [
   [0.5, t("a guess")],

@@ -27,11 +27,17 @@ export const store = {
   },
 };
 
-export function say(text, alert = false) {
+// `about`: what the text is of, so that it ends with it.
+export function say(text, alert = false, about = "") {
   const status = find("[data-status]");
   if (!status) return;
   status.textContent = text;
+  status.dataset.about = about;
   status.classList.toggle("alert", alert);
+}
+
+export function endNotice(about) {
+  if (find("[data-status]")?.dataset.about === about) say("");
 }
 
 export function signInLink() {
@@ -43,7 +49,7 @@ export function signInLink() {
 }
 
 export function askToSignIn(text = t("Sign in again; your answer is saved. ")) {
-  say(text, true);
+  say(text, true, "outbox");
   find("[data-status]")?.append(signInLink());
 }
 
