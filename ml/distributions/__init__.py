@@ -1,6 +1,12 @@
 """Predictive distributions and decisions that follow."""
 
-from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.decisions import (
+    class_intervals,
+    consensus_probs,
+    expected_gain,
+    further_labels_expected,
+    majority_prob,
+)
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -21,6 +27,7 @@ __all__ = [
     "PointCpe",
     "PredictiveDistribution",
     "class_intervals",
+    "consensus_probs",
     "dirichlet_multinomial_nll",
     "expected_gain",
     "further_labels_expected",

@@ -153,6 +153,26 @@ def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
     return np.minimum(result, 1.0)
 
 
+def consensus_probs(distribution: PredictiveDistribution) -> FloatArray:
+    """Probabilities (N, K) that at least four of five further annotators name each class.
+
+    P(k⁴) and P(k⁵) are the probabilities that the next four or five all name k; that exactly four do has the
+    probability 5 (P(k⁴) − P(k⁵)). Four of five name one class at most: 1 − Σ_k is the probability of a split.
+
+    >>> consensus_probs(DirichletCpe([[0.5, 0.5]], [0.0])).round(3)
+    array([[0.383, 0.383]])
+    """
+    n, k = distribution.class_probs.shape
+    result = np.empty((n, k))
+    for label in range(k):
+        label_counts = np.zeros((n, k), dtype=np.int64)
+        label_counts[:, label] = 4
+        four = np.exp(distribution.log_likelihood(label_counts))
+        label_counts[:, label] = 5
+        result[:, label] = 5 * four - 4 * np.exp(distribution.log_likelihood(label_counts))
+    return result
+
+
 def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[FloatArray, FloatArray]) -> float:
     nodes, weights = rule
     if alpha > LARGE_SHAPE:

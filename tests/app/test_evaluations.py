@@ -353,7 +353,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
     path = f"/v1/cases/{case_id}/posterior"
     posterior = service.document(path)
     assert posterior["n_labels"] == 1
-    assert "read twice" in posterior["answer_set"]["reason"]
+    assert "cells of 0 patients have two labels" in posterior["answer_set"]["reason"]
     assert service.document(path, exclude_annotator="ben")["answer_set"] is None
     answer_all(service, "ben", classes_of(service)[:3])
     service.change(update(AnswerSets).values(computed_at=utc_now() - timedelta(days=1)))

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
-from scipy.stats import beta
+from scipy.stats import beta, betabinom, binom
 
-from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.decisions import (
+    class_intervals,
+    consensus_probs,
+    expected_gain,
+    further_labels_expected,
+    majority_prob,
+)
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -253,6 +259,38 @@ def test_the_gain_of_a_mixture_is_the_variance_of_its_posterior_mean() -> None:
         shares = np.bincount(labels, minlength=3) / len(q)
         found = (shares[:, None] * (means - q.mean(axis=0)) ** 2).sum()
         assert gain[row] == pytest.approx(found, rel=0.05)
+
+
+def test_consensus_is_four_of_five_in_every_family_and_the_rest_is_split() -> None:
+    point, dirichlet, ensemble, mixture_ = all_distributions()
+    np.testing.assert_allclose(consensus_probs(point), binom.sf(3, 5, F), atol=1e-15)
+    alpha = np.exp(0.7)
+    expected = betabinom.sf(3, 5, alpha * F, alpha * (1 - F))
+    np.testing.assert_allclose(consensus_probs(dirichlet), expected, atol=1e-14)
+    for mixed, one in ((ensemble, PointCpe), (mixture_, lambda f: DirichletCpe(f, [0.7, 0.7]))):
+        members = [consensus_probs(one(f)) for f in mixed.member_class_probs]  # type: ignore[union-attr]
+        np.testing.assert_allclose(consensus_probs(mixed), np.mean(members, axis=0), atol=1e-14)
+    for distribution in all_distributions():
+        assert (consensus_probs(distribution).sum(axis=1) <= 1).all()
+    certain = consensus_probs(DirichletCpe([[0.7, 0.3], [0.7, 0.3]], [-700.0, 700.0]))
+    np.testing.assert_allclose(certain, [[0.7, 0.3], binom.sf(3, 5, [0.7, 0.3])], atol=1e-12)
+
+
+def test_consensus_happens_as_often_as_predicted() -> None:
+    """Five annotators of each of 60,000 cells: within bins of the prediction, the share of consensus is the mean."""
+    rng = np.random.default_rng(4)
+    f = rng.dirichlet([2.0, 1.0, 0.5], 60_000)
+    alpha = rng.choice([0.3, 2.0, 20.0], len(f))
+    truth = np.array([rng.dirichlet(a * row + 1e-12) for a, row in zip(alpha, f, strict=True)])
+    named = np.array([rng.multinomial(5, row) for row in truth])
+    predicted = consensus_probs(DirichletCpe(f, np.log(alpha)))
+    masses = np.hstack([predicted, 1 - predicted.sum(axis=1, keepdims=True)])
+    seen = np.hstack([named >= 4, (named < 4).all(axis=1, keepdims=True)])
+    for mass, happened in zip(masses.T, seen.T, strict=True):
+        for low in np.arange(0, 1, 0.2):
+            inside = (mass >= low) & (mass < low + 0.2)
+            error = np.sqrt(max(float((mass[inside] * (1 - mass[inside])).sum()), 1.0)) / max(inside.sum(), 1)
+            assert abs(happened[inside].mean() - mass[inside].mean()) < 4 * error if inside.sum() > 50 else True
 
 
 @pytest.mark.parametrize("a", [-25.0, -3.0, 0.0, 2.0, 8.0, 30.0])
