@@ -62,7 +62,7 @@ def test_a_page_whose_answer_is_under_way_asks_for_no_more_time(browser: Browser
     hold_clock(page)
     page.keyboard.press("Enter")
     page.wait_for_selector(".js [data-read]")
-    page.click("summary:has-text('Decline')")
+    page.click("summary:has-text('Skip')")
     page.check("input[value=image_quality]")
     page.click("text=Skip this cell")
     until(page, lambda: len(held) == 1, "the decline is under way")

@@ -253,6 +253,35 @@ def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, 
 
 
 @pytest.mark.slow
+def test_classes_without_groups_fill_the_columns_and_at_200_percent_they_are_next_to_the_image(
+    browser: Browser, blind: Installation
+) -> None:
+    upload(blind, "without groups", 6600)
+    choice = '<label class="choice"><input type="radio" name="label" value="c{0}"> <span>Class {0}</span></label>'
+    group = f'<div class="group">{"".join(choice.format(number) for number in range(80))}</div>'
+
+    def many(route: Route) -> None:
+        answer = route.fetch()
+        body = re.sub(
+            r'(?s)<div class="groups">.*?(?=</fieldset>)', f'<div class="groups">{group}</div>', answer.text()
+        )
+        route.fulfill(response=answer, body=body.replace('class="choices"', 'class="choices many"'))
+
+    emil = Person(browser, blind, "emil")
+    emil.page.route("**/cases/*", many)
+    page = begin(emil)
+    page.reload()
+    for width, height, columns in ((1366, 768, 3), (683, 384, 2)):
+        page.set_viewport_size({"width": width, "height": height})
+        lefts = {round(box["x"]) for one in page.locator(".groups .choice").all() if (box := one.bounding_box())}
+        image, bar, first = box_of(page, ".stage"), box_of(page, ".commit"), box_of(page, ".groups .choice")
+        assert len(lefts) == columns
+        assert image["x"] + image["width"] <= first["x"]
+        assert max(image["y"] + image["height"], bar["y"] + bar["height"]) <= height
+        assert first["y"] + first["height"] < bar["y"]
+
+
+@pytest.mark.slow
 def test_forty_classes_have_a_code_each_and_fit_the_screen(browser: Browser, blind: Installation) -> None:
     """The demo's task has eight; the page is given forty in five groups."""
     for number in range(3):
