@@ -100,11 +100,11 @@ def help_of_commands() -> str:
 
 
 def errors_of(folder: str) -> str:
-    """Sentences of raised errors and of messages: the literals within them."""
+    """Sentences of raised errors, of messages and of what commands print: the literals within them."""
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            is_message = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Message"
+            is_message = isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"Message", "say"}
             if is_message or isinstance(node, ast.Raise):
                 parts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
                 found.append(" ".join(part for part in parts if isinstance(part, str)))

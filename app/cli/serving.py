@@ -170,10 +170,10 @@ def demo(
         if not logins:
             return
         address = f"http://{context.settings.host}:{port or context.settings.port}/login"
-        say(f"\nsign in at {address}; each password works once, and asks for one of your own:")
+        say(f"\nSign in at {address}. Each password works once; you then choose a new one.")
         for name, password in one_time_passwords(context).items():
-            say(f"  {name:<14}{password or 'with the password that was chosen'}")
-        say("whoever has not chosen one gets another from `secondread demo`, run again")
+            say(f"  {name:<14}{password or '(password already chosen)'}")
+        say("Run `secondread demo` again to get new one-time passwords for accounts without a password.")
         say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
 
 
@@ -305,13 +305,15 @@ def db_rotate_key(
     with service_context(check_schema=False, direct=True) as context:
         if out is not None:
             write_ring(context, out)
-            say(f"{out}: the key ring with a new key; put it in place of the present one, then run this command again")
+            say(
+                f"{out}: the key ring with a new key; replace the current key ring with it, then run this command again"
+            )
             return
         rotation = rotate_key(context, reason, say)
-    say(f"the audit is signed with key {rotation.n_keys} now; its public key: {rotation.public_key}")
-    say("give the public key to whoever checks proofs, and make a backup: older ones lack the new key")
-    say("start every server again with the same key ring: until then it refuses to write (503); workers begin anew by")
-    say("themselves where they read the ring from a file, and else are refused until they are given the new one")
+    say(f"the audit log is now signed with key {rotation.n_keys}; public key: {rotation.public_key}")
+    say("Give the public key to everyone who checks proofs. Make a backup: older backups lack the new key.")
+    say("Restart every server with the new key ring; until then it refuses to write (503). Workers that read the ring")
+    say("from a file restart by themselves. Other workers are refused until they have the new ring.")
 
 
 @db.command("restore")
@@ -351,5 +353,5 @@ def db_restore(
         record_restore(context, head)
         n_jobs = cancel_open_jobs(context)
     if n_jobs:
-        say(f"{n_jobs:,} jobs that were under way when the backup was made are cancelled; try them again from Jobs")
+        say(f"{n_jobs:,} jobs were running at the time of the backup and are cancelled; retry them on the page Jobs")
     say(f"{n_files:,} files restored; now run `secondread db verify`")

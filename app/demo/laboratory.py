@@ -129,6 +129,6 @@ def fill_laboratory(context: ServiceContext, say: Say, plan: DemoPlan) -> None:
                 bar.update(n_stored)
             laboratory.show_references(plan.definitions)
     except KeyboardInterrupt:
-        say("demo: interrupted; `secondread demo` goes on where it stopped")
+        say("demo: interrupted; `secondread demo` resumes")
         raise
     unfinished.unlink()

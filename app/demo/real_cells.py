@@ -73,7 +73,7 @@ def ensure_shipped_release(context: ServiceContext, say: Say) -> None:
     with context.database.read() as session:
         if get_champion_alias(session) is not None:
             return
-    say("demo: adding the release that comes with it")
+    say("demo: adding the shipped model release")
     add_release(context.database, context.keys.audit, RELEASE, context.folders)
 
 
@@ -89,7 +89,7 @@ def ensure_real_cases(context: ServiceContext, say: Say, cells: Sequence[RealCel
     if not can_fill_demo(context) or not serves_real_cells(context):
         return
     chosen = real_cells() if cells is None else list(cells)
-    say(f"demo: storing {len(chosen)} real cells and what two annotators said of them")
+    say(f"demo: storing {len(chosen)} real cells and the labels of two annotators")
     fill_laboratory(context, say, _plan_real_cells(context, chosen))
 
 

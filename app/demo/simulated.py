@@ -58,7 +58,7 @@ def ensure_simulated_cases(context: ServiceContext, say: Say, extent: DemoExtent
         served = context.inference.served(get_champion_alias(session)).predictor.release.classes
     if set(served) != CODES:
         return  # another release is served here: its cases come from its lab
-    say(f"demo: storing {len(extent)} cells and what {len(ANNOTATORS)} annotators said of them")
+    say(f"demo: storing {len(extent)} cells and the labels of {len(ANNOTATORS)} annotators")
     fill_laboratory(context, say, _plan_simulated_cells(context, extent))
 
 

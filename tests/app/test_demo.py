@@ -66,7 +66,7 @@ def test_an_interrupted_filling_goes_on_and_is_finished_once(people: Service, mo
     monkeypatch.setattr(simulated, "simulate_cell", impatient)
     with pytest.raises(KeyboardInterrupt):
         ensure_simulated_cases(people.context, heard.append, SMALL)
-    assert "goes on where it stopped" in heard[-1]
+    assert "`secondread demo` resumes" in heard[-1]
     before = said(people)
     assert len(before) == 2
     ensure_simulated_cases(people.context, heard.append, SMALL)
