@@ -168,6 +168,8 @@ def test_metadata_in_the_file_stays_out_of_everything(service: Service) -> None:
         ({}, 422),
         ({"external_id": "x" * 201}, 422),
         ({"external_id": "a\x00b"}, 422),
+        ({"external_id": "label \u202e1"}, 422),  # turns the direction of what follows it
+        ({"external_id": "fine", "site": "\u2067Köln"}, 422),
         ({"external_id": "a", "metadata": "[1]"}, 422),
         ({"external_id": "a", "metadata": "{"}, 422),
         ({"external_id": "a", "metadata": '{"k": 1}'}, 422),
