@@ -28,7 +28,7 @@ Manifest = dict[str, Any]
 overlays = pytest.mark.parametrize("overlay", OVERLAYS)
 SEVERAL = ("postgres-s3", "gpu")
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
-HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "kubernetes.md").read_text()
 #: Variables that are no settings of the service: those of the bucket, and those that others are made of.
 NOT_SETTINGS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT", "AWS_REGION", "PUBLIC_NAME", "POD_IP"}
 
@@ -175,9 +175,9 @@ def test_secrets_are_references_and_each_is_documented(overlay: str) -> None:
     keys = secret_keys(overlay)
     assert set(keys) == {"secondread", *(["secondread-owner", "secondread-bucket"] if overlay in SEVERAL else [])}
     for name, named_keys in keys.items():
-        assert f"create secret generic {name} " in HOW_TO, name
+        assert f"create secret generic {name} " in PAGE, name
         for key in named_keys:
-            assert f"--from-literal={key}=" in HOW_TO, key
+            assert f"--from-literal={key}=" in PAGE, key
     for document in of_kind(overlay, "ConfigMap"):
         for name in document["data"]:
             assert not re.search("PASSWORD|TOKEN|SECRET_ACCESS|DATABASE", name)
@@ -235,7 +235,7 @@ def test_scaling_asks_for_a_gauge_that_every_server_shows(overlay: str) -> None:
     (metric,) = scaler["spec"]["metrics"]
     name, target = metric["pods"]["metric"]["name"], int(metric["pods"]["target"]["averageValue"])
     assert f"# TYPE {name} gauge" in observability.render_prometheus_text().decode()
-    assert f"seriesQuery: '{name}" in HOW_TO  # the adapter's rule
+    assert f"seriesQuery: '{name}" in PAGE  # the adapter's rule
     assert 1 < target < Settings.model_fields["inference_queue"].default  # before anybody is refused
 
 

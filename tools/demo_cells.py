@@ -1,7 +1,7 @@
 """The real cells of the demo, written from the data set: `python -m tools.demo_cells`.
 
 Images keep their bytes and names; labels.csv has what both annotators said of the nucleus. Texts and licences beside
-them are written by hand, the release by the commands in docs/how-to.md.
+them are written by hand, the release by the commands in docs/contribute/demo-cells.md.
 """
 
 import csv
