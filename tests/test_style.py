@@ -146,9 +146,7 @@ def test_a_text_reads_as_english(name: str) -> None:
     text = keep_prose(TEXTS[name]())
     hits = find_hits(text)
     limit = max(2, LIMIT * len(re.findall(r"[A-Za-z']+", text)) // 1000)
-    assert len(hits) <= limit, f"{len(hits)} hits, {limit} allowed (docs/style.md):
-" + "
-".join(hits)
+    assert len(hits) <= limit, f"{len(hits)} hits, {limit} allowed (docs/style.md):\n" + "\n".join(hits)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("README.md", 600), ("CHANGELOG.md", 1200)])
