@@ -40,6 +40,7 @@ from app.settings import Settings
 from app.triage.routes import router as policies
 from app.web.annotators import router as annotator_pages
 from app.web.audit import router as audit_pages
+from app.web.cells import router as cell_pages
 from app.web.imports import router as import_pages
 from app.web.jobs import router as job_pages
 from app.web.people import router as people_pages
@@ -74,6 +75,7 @@ _ROUTERS = (
     sign_in_pages,
     reader_pages,
     resident_pages,
+    cell_pages,
     annotator_pages,
     practice_pages,
     reference_pages,

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "app" / "web"
 #: The page about the API speaks English, as the API does; reports that are frozen are files for anybody.
 ENGLISH = {"api.html", "frozen_report.html"}
-_PYTHON = {"gettext", "ngettext", "gettext_noop"}
+_PYTHON = {"gettext", "ngettext", "gettext_noop", "_"}
 _SCRIPT = re.compile(r'\bt\(\s*"((?:[^"\\]|\\.)*)"')
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
+from app.cases.thumbnails import shrink_image
 from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction
 from app.http.models import PredictionOut, TriageOut
@@ -32,6 +33,12 @@ def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = 
     control = f"max-age={KEPT_SECONDS}, immutable" if kept else "no-store"
     headers = {"Cache-Control": f"private, {control}", "Content-Disposition": "inline"}
     return Response(context.images.get(stored_sha256), media_type="image/png", headers=headers)
+
+
+def thumbnail_response(context: ServiceContext, stored_sha256: str) -> Response:
+    """A small copy of an image as WebP, which a browser may keep as long as the image."""
+    headers = {"Cache-Control": f"private, max-age={KEPT_SECONDS}, immutable", "Content-Disposition": "inline"}
+    return Response(shrink_image(context.images.get(stored_sha256)), media_type="image/webp", headers=headers)
 
 
 @dataclass(frozen=True)

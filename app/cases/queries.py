@@ -9,8 +9,9 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import (
@@ -155,6 +156,11 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
     return prediction
 
 
+#: State of a cell: a read is wanted; a further one is wanted, because labels conflict; an annotator flagged it; it is
+#: labelled, and no read is wanted.
+CaseState = Literal["to_read", "adjudication", "flagged", "completed"]
+
+
 @dataclass(frozen=True)
 class CaseFilter:
     """Filter of a case listing; None matches every case."""
@@ -165,8 +171,11 @@ class CaseFilter:
     partition: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    #: in the external id or the patient, in any case of letters
+    #: in the external id, the patient, the site or the name of an annotator who labelled it, in upper or lower case
     search: str | None = None
+    #: classes that are searched as well: cells with a label of one of them match
+    searched_classes: tuple[str, ...] = ()
+    state: CaseState | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
@@ -175,13 +184,33 @@ class CaseFilter:
         if self.partition is not None:
             conditions.append(Case.partition == self.partition)
         if self.search is not None:
-            matches = (column.icontains(self.search, autoescape=True) for column in (Case.external_id, Case.patient))
-            conditions.append(or_(*matches))
+            own = (Case.external_id, Case.patient, Case.site)
+            matches = [column.icontains(self.search, autoescape=True) for column in own]
+            labelled = Annotator.name.icontains(self.search, autoescape=True)
+            labelled = or_(labelled, CountedLabel.class_code.in_(self.searched_classes))
+            conditions.append(or_(*matches, Case.id.in_(_cases_with_label(labelled))))
+        if self.state is not None:
+            conditions += _state_conditions(self.state)
         if self.since is not None:
             conditions.append(Case.created_at >= self.since)
         if self.until is not None:
             conditions.append(Case.created_at < self.until)
         return conditions
+
+
+def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:
+    return active_labels().where(condition).with_only_columns(CountedLabel.case_id).order_by(None)
+
+
+def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
+    wanted = ReadRequest.state.in_(("open", "leased"))
+    by_state: dict[CaseState, list[ColumnElement[bool]]] = {
+        "to_read": [Case.waiting.is_(True)],
+        "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(wanted, ReadRequest.round == "adjudication"))],
+        "flagged": [Case.id.in_(_cases_with_label(CountedLabel.flagged.is_(True)))],
+        "completed": [Case.waiting.is_(False), Case.id.in_(_cases_with_label(true()))],
+    }
+    return by_state[state]
 
 
 def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | None, limit: int) -> list[Case]:
@@ -209,10 +238,10 @@ def is_empty(session: Session) -> bool:
     return session.execute(select(Case.id).limit(1)).first() is None
 
 
-def count_waiting_cases(session: Session, chosen: CaseFilter) -> int:
-    """Number of cases of which a read is wanted."""
-    waiting = select(func.count()).where(Case.waiting.is_(True), *chosen.conditions())
-    return session.execute(waiting).scalar_one()
+def count_cases(session: Session, chosen: CaseFilter) -> int:
+    """Number of cases that match."""
+    matching = select(func.count()).where(Case.erased_at.is_(None), *chosen.conditions())
+    return session.execute(matching).scalar_one()
 
 
 def list_sites(session: Session) -> list[str]:

@@ -20,7 +20,6 @@ from pydantic import (
 from ml.messages import Message
 from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
 
-
 # NUL, which PostgreSQL cannot store, and what turns the direction of all text behind it on a page
 _REFUSED = re.compile("[\x00\u202a-\u202e\u2066-\u2069]")
 
@@ -33,7 +32,9 @@ def _require_storable_text(text: str) -> str:
 
 _STORABLE = Field(json_schema_extra={"pattern": r"^[^\u0000\u202a-\u202e\u2066-\u2069]*$"})
 #: Text of a line: external ids, names, codes.
-Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_require_storable_text), _STORABLE]
+Line = Annotated[
+    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_require_storable_text), _STORABLE
+]
 #: Text of a form or of a page's address, which may be empty; its length is said where it is asked for.
 PageText = Annotated[str, AfterValidator(_require_storable_text)]
 #: Longer text.

@@ -25,6 +25,7 @@ class Page(Call):
 
 _reading, _writing = partial(reading_call, kind=Page), partial(writing_call, kind=Page)
 ViewerPage = Annotated[Page, _reading("metrics:read")]
+LeadPage = Annotated[Page, _reading("cases:read")]
 ManagerPage = Annotated[Page, _reading("manage")]
 ManagerForm = Annotated[Page, _writing("manage")]
 AnnotatorPage = Annotated[Page, _reading("reads:own")]

@@ -97,7 +97,10 @@ def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str 
     alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
     same_image = {str(case_id): others for case_id, others in alike.items()}
     return LeadsWorklist(
-        worklist_page, cases.count_waiting_cases(session, chosen), cases.list_sites(session), same_image
+        worklist_page,
+        cases.count_cases(session, replace(chosen, state="to_read")),
+        cases.list_sites(session),
+        same_image,
     )
 
 

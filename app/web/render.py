@@ -23,6 +23,7 @@ from app.http.principal import Principal
 from app.reports.service import FILTERS, STYLE, TEMPLATES
 from app.web import filters
 from app.web.forms import account_handle
+from app.web.navigation import navigation_for
 
 FOLDER = Path(__file__).parent / "static"
 #: What reports that open offline have inside.
@@ -92,6 +93,7 @@ def render_page(request: Request, name: str, principal: Principal | None, status
     """Render a template as a page."""
     values |= {"principal": principal, "path": request.url.path}
     if principal is not None:
+        values["navigation"] = navigation_for(principal, request.url.path)
         values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)
         values |= _session_times(principal, request.app.state.context.clock())
     return _templates.TemplateResponse(request, name, values, status)

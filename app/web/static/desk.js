@@ -31,6 +31,13 @@ new MutationObserver((changes) => {
   for (const change of changes) for (const node of change.addedNodes) if (node.nodeType === Node.ELEMENT_NODE) showLocalTimes(node);
 }).observe(document.body, { childList: true, subtree: true });
 
+const finder = document.querySelector("[data-find]");
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || !finder || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, dialog")) return;
+  event.preventDefault();
+  finder.focus();
+});
+
 document.querySelector("[data-back]")?.addEventListener("click", (event) => {
   if (history.length > 1) {
     event.preventDefault();
