@@ -3,13 +3,14 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 
 from fastapi import Response
+from PIL import Image
 from sqlalchemy.orm import Session
 
 from app.cases import queries
 from app.cases.schemas import CaseOut
-from app.cases.thumbnails import shrink_image
 from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction
 from app.http.models import PredictionOut, TriageOut
@@ -26,6 +27,8 @@ from ml.distributions.families import PredictiveDistribution
 
 #: Seconds for which a browser may keep an image: no longer than a lease, and until somebody signs out.
 KEPT_SECONDS = 1800
+#: Pixels of the longer side of a small copy, for lists of many cells.
+THUMBNAIL_SIZE = 160
 
 
 def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = True) -> Response:
@@ -37,8 +40,12 @@ def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = 
 
 def thumbnail_response(context: ServiceContext, stored_sha256: str) -> Response:
     """A small copy of an image as WebP, which a browser may keep as long as the image."""
+    small = BytesIO()
+    with Image.open(BytesIO(context.images.get(stored_sha256)), formats=["PNG"]) as image:
+        image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
+        image.convert("RGB").save(small, "WEBP", quality=80)
     headers = {"Cache-Control": f"private, max-age={KEPT_SECONDS}, immutable", "Content-Disposition": "inline"}
-    return Response(shrink_image(context.images.get(stored_sha256)), media_type="image/webp", headers=headers)
+    return Response(small.getvalue(), media_type="image/webp", headers=headers)
 
 
 @dataclass(frozen=True)
