@@ -5,8 +5,8 @@
 Blocks of ``sh`` and ``python`` run in order, all of one language in one terminal, so a variable of one block is there
 in the next. The working folder is that of a newcomer: the demo in ``.secondread``, ``docs``, an active ``.venv``, and
 ``mycells`` with images labelled twice. A page that names ``http://127.0.0.1:8000`` has a server there. A block of
-``json`` shows a part of the answer before it. The line above a block may be ``<!-- not run: REASON -->`` or
-``<!-- run with: OLD -> NEW -->``, which makes the block smaller.
+``json`` shows a part of the answer before it. A block below the line "`labels.csv`:" is that file. The line above a
+block may be ``<!-- not run: REASON -->`` or ``<!-- run with: OLD -> NEW -->``, which makes the block smaller.
 """
 
 import json
@@ -36,6 +36,7 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
 )
 _MARK = re.compile(r"<!-- (not run|run with): (.+) -->\s*\Z")
+_FILE = re.compile(r"(?:^|\n)`([\w.-]+\.\w+)`:\s*\Z")
 _DONE = "--- the block ran ---"
 #: Terminals: each reads paths of blocks, runs them one after the other, and ends at the first that fails.
 TERMINALS = {
@@ -65,6 +66,7 @@ class Block:
     text: str
     reason: str | None
     smaller: tuple[str, str] | None
+    file: str | None = None
 
     @property
     def script(self) -> str:
@@ -88,7 +90,9 @@ def read_blocks(document: Path) -> list[Block]:
         smaller = (old, new) if kind == "run with" else None
         line = text[: match.start()].count("\n") + 1
         where = f"{document.relative_to(ROOT)}:{line}"
-        blocks.append(Block(where, match["language"], body, words if kind == "not run" else None, smaller))
+        reason = words if kind == "not run" else None
+        file = _FILE.search(text[: match.start()])
+        blocks.append(Block(where, match["language"], body, reason, smaller, file[1] if file else None))
     return blocks
 
 
@@ -154,7 +158,7 @@ def make_newcomer(folder: Path) -> None:
 
 def run_page(page: Path, newcomer: Path, folder: Path) -> str:
     """Run the blocks of a page in a copy of a newcomer's folder; gives all that they printed."""
-    blocks = [block for block in read_blocks(page) if block.reason is None and block.language in {*TERMINALS, "json"}]
+    blocks = [block for block in read_blocks(page) if block.reason is None]
     here = Path(shutil.copytree(newcomer, folder / "newcomer", symlinks=True))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SECONDREAD_")}
@@ -166,13 +170,15 @@ def run_page(page: Path, newcomer: Path, folder: Path) -> str:
             installation.start()
         try:
             for block in blocks:
-                if block.language == "json":
+                if block.file is not None:
+                    (here / block.file).write_text(block.text)
+                elif block.language == "json":
                     assert_contains(json.loads(answers[-1]), json.loads(block.text))
-                    continue
-                if block.language not in terminals:
-                    terminals[block.language] = Terminal(block.language, here, environment)
-                script = block.script.replace(ADDRESS, f"127.0.0.1:{installation.port}")
-                answers.append(terminals[block.language].run(block, script))
+                elif block.language in TERMINALS:
+                    if block.language not in terminals:
+                        terminals[block.language] = Terminal(block.language, here, environment)
+                    script = block.script.replace(ADDRESS, f"127.0.0.1:{installation.port}")
+                    answers.append(terminals[block.language].run(block, script))
         finally:
             for terminal in terminals.values():
                 terminal.close()
