@@ -128,4 +128,4 @@ def _curve(name: str, counts: npt.ArrayLike, score: npt.ArrayLike, groups: Any) 
 
 def _require_charts() -> None:
     if find_spec("altair") is None:
-        raise ImportError("charts need the package altair: pip install 'secondread[charts]'")
+        raise ImportError("charts need the package altair: pip install 'secondread-cells[charts]'")

@@ -160,7 +160,7 @@ def test_every_declared_package_is_imported_somewhere() -> None:
     }
     # drivers and helpers that others load: of SQLAlchemy, of forms, of altair, of torch, of GPUs, of zones
     loaded_by_others = {"psycopg", "python-multipart", "vl-convert-python", "onnxscript", "onnxruntime-gpu", "tzdata"}
-    loaded_by_others |= {"torchvision", "requests", "secondread", "uvicorn"}
+    loaded_by_others |= {"torchvision", "requests", "secondread-cells", "uvicorn"}
     shipped = set().union(*(packages for extra, packages in declared.items() if extra not in {"dev", "bench", "docs"}))
     assert sorted(shipped - used - loaded_by_others) == []
 
@@ -170,7 +170,7 @@ def test_every_requirement_is_pinned_once() -> None:
     pinned = [canonicalize_name(Requirement(line).name) for line in lines]
     assert sorted({name for name in pinned if pinned.count(name) > 1}) == []
     wanted = set().union(*(packages for extra, packages in _declared().items() if extra not in {"bench", "gpu"}))
-    assert sorted(wanted - set(pinned) - {"secondread"}) == []
+    assert sorted(wanted - set(pinned) - {"secondread-cells"}) == []
     versions = {canonicalize_name(Requirement(line).name): line.partition("==")[2] for line in lines}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for group in (project["dependencies"], *project["optional-dependencies"].values()):
