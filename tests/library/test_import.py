@@ -12,6 +12,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -163,6 +164,15 @@ def test_every_declared_package_is_imported_somewhere() -> None:
     loaded_by_others |= {"torchvision", "requests", "secondread-cells", "uvicorn"}
     shipped = set().union(*(packages for extra, packages in declared.items() if extra not in {"dev", "bench", "docs"}))
     assert sorted(shipped - used - loaded_by_others) == []
+
+
+def test_the_citation_has_the_present_version_and_the_licence_of_the_code() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert citation["version"] == secondread.__version__
+    assert citation["license"] in project["license"]
+    assert citation["keywords"] == project["keywords"]
+    assert citation["authors"] == [{"name": "The secondread contributors"}]
 
 
 def test_every_requirement_is_pinned_once() -> None:
