@@ -49,7 +49,8 @@ def test_every_public_function_and_class_has_an_example_that_runs_as_it_is_paste
 
 def test_the_reference_of_the_library_has_every_public_name() -> None:
     text = (ROOT / "docs" / "reference" / "library.md").read_text()
-    shown = re.findall(r"^::: secondread\.(\w+)$", text, re.MULTILINE)
+    # `evaluate` has the name of its module, which a documentation of `secondread.evaluate` would show
+    shown = re.findall(r"^(?:::: |    options: {heading: )secondread\.(\w+)", text, re.MULTILINE)
     assert sorted([*shown, "__version__"]) == sorted(secondread.__all__)
     assert "`secondread.__version__`" in text
 
