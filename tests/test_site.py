@@ -29,7 +29,7 @@ PAGES = {
 #: What a newcomer asks, with the page that answers it and words of the answer.
 QUESTIONS = {
     "calibrate a model": ("model/calibrate-your-own.md", "secondread"),
-    "laboratory's viewer": ("integrate/lab-viewer.md", "/v1/"),
+    "laboratory's viewer": ("integrate/lab-viewer.md", "HTTP calls"),
     "skill": ("metrics.md", "Skill"),
     "upgrade": ("operate/upgrade.md", "secondread db upgrade"),
     "cluster": ("operate/kubernetes.md", "kubectl"),
