@@ -14,7 +14,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help lock run clients golden languages test test-ci test-all test-under-load sabotage coverage mutation lint bench bench-quick experiments-quick gpu sbom screenshots clean
+.PHONY: help lock run docs clients golden languages test test-ci test-all test-under-load sabotage coverage mutation lint bench bench-quick experiments-quick gpu sbom screenshots clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -46,10 +46,14 @@ lint: $(VENV)/.installed-dev
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m "not slow and not heavy and not gpu"
 
-# make clients   what is made from the OpenAPI document: openapi.json and the clients
+# make docs   build the documentation as a site into build/site; a warning is an error
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
+
+# make clients   renew what is generated from the code: openapi.json, the clients, pages of the reference
 clients: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tools.openapi_files
-	$(VENV)/bin/python -m tools.limit_page
+	$(VENV)/bin/python -m tools.reference_pages
 
 # make golden   renew the golden files; legitimate only when an issue names the number or the document that changes
 golden: $(VENV)/.installed-dev
@@ -80,7 +84,7 @@ lock:
 coverage: $(VENV)/.installed-dev
 	$(PYTEST) -m "not heavy and not gpu" --cov --cov-report=term
 
-# make mutation   mutants of the rules for reading and of the weights; those that survive are in docs/mutants.md
+# make mutation   mutants of the rules for reading and of the weights; those that survive are in docs/contribute/mutants.md
 mutation: $(VENV)/.installed-dev
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/mutmut run
 	$(VENV)/bin/mutmut results

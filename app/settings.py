@@ -49,14 +49,12 @@ class Settings(BaseSettings):
         "az://…, by the extra s3, with credentials and endpoint in obstore's variables, such as AWS_ACCESS_KEY_ID and "
         "AWS_ENDPOINT; unset: HOME/images",
     )
-    storage_cache: int = Field(
-        1024**3, ge=0, description="bytes of copies of images that HOME may have where they lie in a bucket"
-    )
+    storage_cache: int = Field(1024**3, ge=0, description="bytes of copies in HOME, if images are in a bucket")
     datasets: Path | None = Field(None, description="folder with real data sets, for training and tests")
     cache: str | None = Field(
         None,
-        description="folder for decoded training images, or off; unset: .decoded in a folder of one's own images, and "
-        "the user's cache for DATASETS",
+        description="folder for decoded training images, or off; unset: .decoded in the folder of images, and the "
+        "user's cache for DATASETS",
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
@@ -70,7 +68,7 @@ class Settings(BaseSettings):
         None, description="at least 32 bytes, or the key ring of `db rotate-key`; unset: HOME/secret.key"
     )
     secret_key_file: Path | None = Field(
-        None, description="file with the secret key or the key ring, in place of SECRET_KEY"
+        None, description="file with the secret key or the key ring, instead of SECRET_KEY"
     )
     secrets: Path | None = Field(
         None, description="folder with a file per secret setting, for example secondread_database_url"
@@ -82,10 +80,11 @@ class Settings(BaseSettings):
     )
     erasures: Path | None = Field(
         None,
-        description="list of erasures, which `db restore` asks for: outside of backups; unset: HOME/erasures.jsonl",
+        description="list of erasures, which `db restore` needs; keep copies outside of backups; unset: "
+        "HOME/erasures.jsonl",
     )
     metrics_token: SecretStr | None = Field(
-        None, description="at least 32 bytes that GET /metrics asks for as a bearer token; unset: it is refused"
+        None, description="at least 32 bytes: the bearer token of GET /metrics; unset: GET /metrics is refused"
     )
     inference_url: str | None = Field(
         None,
@@ -94,14 +93,13 @@ class Settings(BaseSettings):
     )
     plain_http_hosts: list[str] = Field(
         [],
-        description="JSON list of hosts that may be asked without TLS, of INFERENCE_URL or of the bucket's endpoint: "
-        "names within a private network; this machine always may",
+        description="JSON list of hosts within a private network that INFERENCE_URL or the bucket's endpoint may "
+        "reach without TLS; this machine is always allowed",
     )
     inference_token: SecretStr | None = Field(None, description="bearer token for the server of INFERENCE_URL")
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="where the network runs in this process: cuda and nothing else, cpu, or auto, which takes cuda "
-        "where it can be used",
+        description="device of the network in this process: cuda only, cpu, or auto (cuda if available)",
     )
     inference_threads: int = Field(
         0,
@@ -112,10 +110,12 @@ class Settings(BaseSettings):
     )
     inference_queue: int = Field(32, ge=1, le=10_000, description="predictions that may wait before 429")
     decode_memory: int = Field(
-        1024**3, ge=1024**3, description="bytes for decoding pictures of more than a megapixel or of 16 bits"
+        1024**3,
+        ge=1024**3,
+        description="bytes for decoding pictures of more than a megapixel or of 16 bits, in separate processes",
     )
     requests_at_once: int = Field(
-        8, ge=1, le=10_000, description="requests of one caller that are worked on at once; the others wait in turn"
+        8, ge=1, le=10_000, description="requests of one caller that run at once; the others wait in turn"
     )
     rate_limit: int = Field(
         12_000, ge=0, description="requests per minute of one account, in each server process, before 429; 0: no limit"
@@ -127,22 +127,28 @@ class Settings(BaseSettings):
     executor_id: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9._-]{1,90}$",
-        description="name of a worker on PostgreSQL, which it keeps when it begins again and shares with no other; "
-        "unset: the host's name and a number",
+        description="name of a worker on PostgreSQL: the same after each restart, and different from those of other "
+        "workers; unset: the host's name and a number",
     )
     worker: bool = Field(True, description="whether `serve` starts the worker process, on SQLite")
     oidc_issuer: str | None = Field(None, description="issuer of an OpenID provider, for single sign-on")
     oidc_client_id: str | None = Field(None, description="this service's client id there")
     oidc_client_secret: SecretStr | None = Field(None, description="this service's client secret there")
     public_url: str | None = Field(
-        None, description="address that browsers use; where it begins with https, cookies are for TLS only"
+        None,
+        description="address that browsers use; if it begins with https, cookies are for TLS only and HSTS is sent",
     )
     trusted_proxies: list[str] = Field(
         ["127.0.0.1", "::1"],
-        description="JSON list of proxies, addresses or networks, whose X-Forwarded-For and -Proto are believed",
+        description="JSON list of trusted proxies, addresses or networks: their X-Forwarded-For and "
+        "X-Forwarded-Proto count",
     )
-    timezone: str = Field("UTC", description="time zone whose days are the laboratory's, such as Europe/Berlin")
-    min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free space below which uploads get 507")
+    timezone: str = Field(
+        "UTC",
+        description="time zone of the laboratory's days on the pages of annotators, such as Europe/Berlin; weeks and "
+        "stored times are UTC",
+    )
+    min_free_bytes: int = Field(2 * 1024**3, ge=0, description="free bytes below which uploads get 507")
 
     @classmethod
     def settings_customise_sources(

@@ -4,8 +4,8 @@
 
 Each time is the median of rounds, each of a new process, with the bytecode of the round before; the machine's files are
 in memory. Memory is Pss of an idle server and its worker, with the demo's release on SQLite, some seconds after the
-start: what both share counts once. The size of an installation is what the packages of `secondread[cpu,serve]` and what
-these need list as their files, without bytecode.
+start: what both share counts once. The size of an installation: files of `secondread-cells[cpu,serve]` and of all that
+this needs, without bytecode.
 """
 
 import os

@@ -40,15 +40,18 @@ class Calibrator:
         report_: how it was chosen, with losses on held-out cases.
         classes_: names of the classes in the order of the columns; None if nothing named them.
 
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(200, 3))
-    >>> counts = [rng.multinomial(2, np.exp(row) / np.exp(row).sum()) for row in logits]
-    >>> calibrator = Calibrator().fit(3 * logits, counts)
-    >>> prior = calibrator.predict(3 * logits)
-    >>> round(float(np.exp(calibrator.calibration_.scaling.log_temperature)), 1)
-    3.0
-    >>> prior.posterior(counts).class_probs.shape
-    (200, 3)
+    Examples:
+        >>> import numpy as np
+        >>> from secondread import Calibrator
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(200, 3))
+        >>> counts = [rng.multinomial(2, np.exp(row) / np.exp(row).sum()) for row in logits]
+        >>> calibrator = Calibrator().fit(3 * logits, counts)
+        >>> prior = calibrator.predict(3 * logits)
+        >>> round(float(np.exp(calibrator.calibration_.scaling.log_temperature)), 1)
+        3.0
+        >>> prior.posterior(counts).class_probs.shape
+        (200, 3)
     """
 
     calibration_: Calibration

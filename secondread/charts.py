@@ -36,10 +36,11 @@ def plot_reliability(evaluation: Evaluation, of: str = "all classes") -> "ChartT
     Raises:
         ValueError: no evaluation, or it has no such class.
 
-    >>> import secondread
-    >>> evaluation = secondread.evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
-    >>> plot_reliability(evaluation, "malignant").to_dict()["vconcat"][0]["title"]
-    'malignant'
+    Examples:
+        >>> from secondread import evaluate, plot_reliability
+        >>> evaluation = evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
+        >>> plot_reliability(evaluation, "malignant").to_dict()["vconcat"][0]["title"]
+        'malignant'
     """
     if not isinstance(evaluation, Evaluation):
         raise ValueError(f"evaluation must be what secondread.evaluate returns, got {type(evaluation).__name__}")
@@ -78,9 +79,11 @@ def plot_triage(
     Raises:
         ValueError: tables or arrays that cannot be used, or no two labels of a case that differ.
 
-    >>> chart = plot_triage([[2, 0], [1, 1], [0, 2]], [[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
-    >>> len(chart.to_dict()["layer"])
-    3
+    Examples:
+        >>> from secondread import plot_triage
+        >>> chart = plot_triage([[2, 0], [1, 1], [0, 2]], [[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
+        >>> len(chart.to_dict()["layer"])
+        3
     """
     counts, probs, dpe, groups = _triage_inputs(labels, predictions, disagreement_probs, cluster)
     _require_charts()
@@ -125,4 +128,4 @@ def _curve(name: str, counts: npt.ArrayLike, score: npt.ArrayLike, groups: Any) 
 
 def _require_charts() -> None:
     if find_spec("altair") is None:
-        raise ImportError("charts need the package altair: pip install 'secondread[charts]'")
+        raise ImportError("charts need the package altair: pip install 'secondread-cells[charts]'")

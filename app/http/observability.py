@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +21,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from secondread import __version__
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -48,11 +49,13 @@ def start_tracing(process: str, variable: str | None) -> None:
     try:
         _provider = _provider_of(process)
     except ImportError as exc:
-        raise ValueError(f"{variable} is set, and traces need the extra otel: pip install 'secondread[otel]'") from exc
+        raise ValueError(
+            f"{variable} is set, and traces need the extra otel: pip install 'secondread-cells[otel]'"
+        ) from exc
     own = logging.getLogger("opentelemetry")
     own.propagate = False
     own.addHandler(_UndeliveredSpanHandler())
-    _tracer = _provider.get_tracer("secondread", version("secondread"))
+    _tracer = _provider.get_tracer("secondread", __version__)
 
 
 def stop_tracing() -> None:
@@ -73,7 +76,7 @@ def _provider_of(process: str) -> "TracerProvider":
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     about = {"service.name": f"secondread-{process}", "service.instance.id": str(uuid.uuid4())}
-    own = Resource(about | {"service.version": version("secondread")})
+    own = Resource(about | {"service.version": __version__})
     environment = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and so on, which win
     # not the global one: what libraries record by themselves goes nowhere
     provider = TracerProvider(resource=own.merge(environment), shutdown_on_exit=False)

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from app.releases.service import class_codes, existing_release, get_champion_ali
 from ml.conformal import answer_scores, answer_sets, calibrate, judge_sets, patient_masses
 from ml.distributions.families import has_concentration
 from ml.util.arrays import FloatArray, IntArray
+from secondread import __version__
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def publish_answer_sets(context: ServiceContext) -> None:
         alias = get_champion_alias(session)
         if alias is None:
             return
-        basis = f"{version('secondread')} {events.last_change(session)}"
+        basis = f"{__version__} {events.last_change(session)}"
         stored = session.get(AnswerSets, alias.release_id)
         if stored is not None and not _is_calibration_due(stored, basis, context.clock()):
             return

@@ -2,7 +2,6 @@
 
 import uuid
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
@@ -14,6 +13,7 @@ from app.database.tables import Alias, PublishedEstimates, ReadRequest, time_of
 from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort, exclude_training_cases
 from app.metrics.snapshot import load_current_dataset
 from app.releases.service import class_codes, existing_release, get_champion_alias
+from secondread import __version__
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def publish_estimates(context: ServiceContext) -> None:
             ReadRequest.state.in_(("open", "leased")),
             ReadRequest.due_at <= time_of(session),
         )
-        basis = f"{version('secondread')} {events.last_change(session)} {session.execute(due).scalar_one()}"
+        basis = f"{__version__} {events.last_change(session)} {session.execute(due).scalar_one()}"
         published = session.get(PublishedEstimates, release_id)
         if published is not None and published.basis == basis:
             return

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from importlib.metadata import version
 from typing import TypedDict
 from uuid import UUID
 
@@ -27,6 +26,7 @@ from app.releases.service import get_champion_alias
 from app.reports.report import build_report
 from app.reports.schemas import PublishedReport, ReportBody
 from ml.messages import Message, packed
+from secondread import __version__
 
 KIND = "report"
 #: A report stays for this long at least, and for this many times as long as it took to make.
@@ -134,7 +134,7 @@ def _report_basis(session: Session) -> str:
     )
     served = None if alias is None else alias.release_id
     n_due, last = session.execute(due).scalar_one(), events.last_change(session)
-    return f"{version('secondread')} {served} {policy} {n_due} {last}"
+    return f"{__version__} {served} {policy} {n_due} {last}"
 
 
 def _delete_old_reports(session: Session, row: PublishedReportRow) -> None:

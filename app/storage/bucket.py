@@ -60,7 +60,7 @@ class BucketStore:
             import obstore
             from obstore.store import from_url
         except ImportError as exc:
-            raise ValueError("a bucket needs the extra s3: pip install 'secondread[s3]'") from exc
+            raise ValueError("a bucket needs the extra s3: pip install 'secondread-cells[s3]'") from exc
         self._api: Any = obstore
         # an endpoint without TLS is one that the settings have allowed
         plain = any(address.startswith("http://") for address in find_endpoints(url).values())

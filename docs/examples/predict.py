@@ -1,7 +1,7 @@
-"""What a release says about an image, by the packaged client.
+"""Predict an image with the packaged client.
 
-pip install 'secondread[client]'
-python docs/examples/predict.py http://127.0.0.1:8000 $(cat .secondread/demo/api_key) docs/images/cell.png
+pip install 'secondread-cells[client]'
+python docs/examples/predict.py http://127.0.0.1:8000 $(cat .secondread/demo/api_key) docs/images/cell.jpg
 """
 
 import sys

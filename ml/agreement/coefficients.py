@@ -65,8 +65,10 @@ def krippendorff_alpha(
     Raises:
         ValueError: an unknown level, or bad counts.
 
-    >>> round(krippendorff_alpha([[3, 0], [1, 2], [0, 3], [2, 0]]).value, 3)
-    0.667
+    Examples:
+        >>> from secondread import krippendorff_alpha
+        >>> round(krippendorff_alpha([[3, 0], [1, 2], [0, 3], [2, 0]]).value, 3)
+        0.667
     """
     if level not in {"nominal", "ordinal"}:
         raise ValueError(f"level must be 'nominal' or 'ordinal', got {level!r}")
@@ -146,8 +148,10 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
     Raises:
         ValueError: cases with different numbers of labels (use Krippendorff's alpha), or fewer than two.
 
-    >>> round(fleiss_kappa([[3, 0], [1, 2], [0, 3]]).value, 2)
-    0.55
+    Examples:
+        >>> from secondread import fleiss_kappa
+        >>> round(fleiss_kappa([[3, 0], [1, 2], [0, 3]]).value, 2)
+        0.55
     """
     same_rows(label_counts=label_counts, cluster=cluster)
     counts = as_label_counts(values_of(label_counts, "label_counts"))
@@ -195,10 +199,12 @@ def cohen_kappa(
     Raises:
         ValueError: shapes that differ, values out of range, unknown names, or ordinal names without their order.
 
-    >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0]).value
-    0.5
-    >>> cohen_kappa(["blast", "mono", "mono", None], ["blast", "mono", "blast", "mono"]).n
-    3
+    Examples:
+        >>> from secondread import cohen_kappa
+        >>> cohen_kappa([0, 1, 1, 0], [0, 1, 0, 0]).value
+        0.5
+        >>> cohen_kappa(["blast", "mono", "mono", None], ["blast", "mono", "blast", "mono"]).n
+        3
     """
     same_rows(first=first, second=second, cluster=cluster)
     a, b = np.asarray(first), np.asarray(second)

@@ -30,9 +30,10 @@ class DawidSkene(EqualByValue):
         annotators: names of the A annotators; None if the labels were an array.
         case_ids: identifiers of the N cases; None if the labels were no LABELS table.
 
-    >>> from ml.agreement import dawid_skene
-    >>> dawid_skene([[0, 0], [1, 1], [0, 0]]).class_probs.argmax(axis=1)
-    array([0, 1, 0])
+    Examples:
+        >>> from secondread import dawid_skene
+        >>> dawid_skene([[0, 0], [1, 1], [0, 0]]).class_probs.argmax(axis=1)
+        array([0, 1, 0])
     """
 
     class_shares: FloatArray

@@ -71,10 +71,11 @@ class AgreementReport(EqualByValue):
         rater_marginals: test of whether annotators use the classes alike; None if they are not named.
         warnings: what to know before quoting a number.
 
-    >>> from ml.agreement import measure_agreement
-    >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "x", "y", "y"]}
-    >>> measure_agreement(labels).to_dict()["krippendorff_alpha"]["value"]
-    1.0
+    Examples:
+        >>> from secondread import measure_agreement
+        >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "x", "y", "y"]}
+        >>> measure_agreement(labels).to_dict()["krippendorff_alpha"]["value"]
+        1.0
     """
 
     n_cases: int

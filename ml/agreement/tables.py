@@ -104,10 +104,13 @@ def measure_agreement(
     Raises:
         TableError: a table that cannot be read, or ordinal classes whose order nothing says.
 
-    >>> cases, readers = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
-    >>> report = measure_agreement({"case_id": cases, "annotator": readers, "label": ["x", "x", "y", "y", "x", "y"]})
-    >>> round(report.krippendorff_alpha.value, 3), round(report.annotators[0].agreement_with_others.value, 3)
-    (0.444, 0.667)
+    Examples:
+        >>> from secondread import measure_agreement
+        >>> cases, annotators = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
+        >>> labels = {"case_id": cases, "annotator": annotators, "label": ["x", "x", "y", "y", "x", "y"]}
+        >>> report = measure_agreement(labels)
+        >>> round(report.krippendorff_alpha.value, 3), round(report.annotators[0].agreement_with_others.value, 3)
+        (0.444, 0.667)
     """
     options = AgreementOptions(cluster, level, classes, min_shared, seed)
     reports = agreement_by_finding(labels, options)
@@ -139,14 +142,16 @@ def dawid_skene(
         TableError: a table that cannot be read, or that names no annotators.
         ValueError: no label, a value out of range, or it did not settle.
 
-    >>> cases, annotators = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
-    >>> fitted = dawid_skene({"case_id": cases, "annotator": annotators, "label": ["x", "x", "y", "y", "x", "x"]})
-    >>> [fitted.classes[k] for k in fitted.class_probs.argmax(axis=1)]
-    ['x', 'y', 'x']
-    >>> matrix = [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, -1]]
-    >>> dawid_skene(matrix).confusion[2].round(2)  # the third annotator calls class 1 by the other name
-    array([[0.88, 0.12],
-           [0.43, 0.57]])
+    Examples:
+        >>> from secondread import dawid_skene
+        >>> cases, annotators = ["a", "a", "b", "b", "c", "c"], ["r", "s"] * 3
+        >>> fitted = dawid_skene({"case_id": cases, "annotator": annotators, "label": ["x", "x", "y", "y", "x", "x"]})
+        >>> [fitted.classes[k] for k in fitted.class_probs.argmax(axis=1)]
+        ['x', 'y', 'x']
+        >>> matrix = [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, -1]]
+        >>> dawid_skene(matrix).confusion[2].round(2)  # the third annotator calls class 1 by the other name
+        array([[0.88, 0.12],
+               [0.43, 0.57]])
     """
     if not _is_label_table(labels):
         matrix = np.asarray(labels)

@@ -108,12 +108,15 @@ class Calibration:
             found to be worse than a constant; None if it was not.
         refinement: summaries of the logits and a map of φ, where these were found to help.
 
-    >>> from ml.calibration.scaling import Scaling
-    >>> halved = Calibration(Scaling("temperature", np.log(2.0)), None)
-    >>> halved.apply([[2.0, 0.0]], np.zeros((1, 1))).class_probs.round(3)
-    array([[0.731, 0.269]])
-    >>> Calibration.from_dict(halved.to_dict()) == halved
-    True
+    Examples:
+        >>> import numpy as np
+        >>> from secondread import Calibration
+        >>> from secondread.calibration import Scaling
+        >>> halved = Calibration(Scaling("temperature", np.log(2.0)), None)
+        >>> halved.apply([[2.0, 0.0]], np.zeros((1, 1))).class_probs.round(3)
+        array([[0.731, 0.269]])
+        >>> Calibration.from_dict(halved.to_dict()) == halved
+        True
     """
 
     scaling: Scaling

@@ -135,12 +135,16 @@ def calibrate(
         FitError: a fit did not converge, or there is no label.
         ValueError: inputs that do not fit, or probabilities as logits.
 
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(200, 3))
-    >>> label_counts = np.stack([rng.multinomial(2, probs) for probs in softmax_probs(logits)])
-    >>> overconfident = calibrate(3 * logits, np.ones((200, 1)), label_counts, [f"patient {i}" for i in range(200)])
-    >>> round(float(np.exp(overconfident.calibration.scaling.log_temperature)), 1)
-    3.0
+    Examples:
+        >>> import numpy as np
+        >>> from secondread import calibrate
+        >>> from secondread.distributions import softmax_probs
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(200, 3))
+        >>> label_counts = np.stack([rng.multinomial(2, probs) for probs in softmax_probs(logits)])
+        >>> overconfident = calibrate(3 * logits, np.ones((200, 1)), label_counts, [f"patient {i}" for i in range(200)])
+        >>> round(float(np.exp(overconfident.calibration.scaling.log_temperature)), 1)
+        3.0
     """
     same_rows(
         **{"logits": logits, "features": features, "label_counts": label_counts, "groups": groups},

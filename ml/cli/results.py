@@ -337,31 +337,26 @@ def _interval(estimate: "Estimate") -> str:
 
 def _agreement_table(report: "AgreementReport") -> str:
     who = "annotators not named" if report.n_annotators is None else f"{report.n_annotators:,} annotators"
-    lines = [f"{report.n_cases:,} cases, {report.n_labels:,} labels, {who}"]
     ordinal = report.level == "ordinal"
-    alpha, kappa = (
-        ("Krippendorff alpha, ordinal", "weighted kappa ") if ordinal else ("Krippendorff alpha", "Cohen kappa ")
-    )
-    lines.append(f"{alpha:<44}{_interval(report.krippendorff_alpha)}")
-    lines += _shortened([f"{'  class ' + row.name:<44}{_interval(row.krippendorff_alpha)}" for row in report.classes])
-    lines += _shortened([f"{'  site ' + str(row.site):<44}{_interval(row.krippendorff_alpha)}" for row in report.sites])
-    pairs = [f"{kappa + ' and '.join(pair.annotators):<44}{_interval(pair.cohen_kappa)}" for pair in report.pairs]
-    lines += _shortened(pairs)
-    lines += _shortened(
-        [
-            f"{row.annotator + ' agrees with others':<44}{_interval(row.agreement_with_others)}"
-            for row in report.annotators
-        ]
-    )
+    rows = [("Krippendorff alpha, ordinal" if ordinal else "Krippendorff alpha", _interval(report.krippendorff_alpha))]
+    rows += _shorten([(f"  class {row.name}", _interval(row.krippendorff_alpha)) for row in report.classes])
+    rows += _shorten([(f"  site {row.site}", _interval(row.krippendorff_alpha)) for row in report.sites])
+    pairs = [("  " + " and ".join(pair.annotators), _interval(pair.cohen_kappa)) for pair in report.pairs]
+    rows += [("weighted kappa" if ordinal else "Cohen kappa", ""), *_shorten(pairs)] if pairs else []
+    annotators = [(f"  {row.annotator}", _interval(row.agreement_with_others)) for row in report.annotators]
+    rows += [("agreement with the other annotators", ""), *_shorten(annotators)] if annotators else []
     if report.rater_marginals is not None:
-        lines.append(f"{'annotators use classes alike: p':<44}{report.rater_marginals.p_value:.3f}")
+        rows.append(("annotators use classes alike: p", f"{report.rater_marginals.p_value:.3f}"))
+    width = 2 + max(len(name) for name, _ in rows)
+    lines = [f"{report.n_cases:,} cases, {report.n_labels:,} labels, {who}; 95 % intervals"]
+    lines += [f"{name:<{width}}{value}".rstrip() for name, value in rows]
     return "\n".join(lines + [f"warning: {text}" for text in report.warnings])
 
 
-def _shortened(lines: list[str]) -> list[str]:
-    if len(lines) <= _MAX_LINES:
-        return lines
-    return [*lines[:_MAX_LINES], f"  … and {len(lines) - _MAX_LINES:,} more, all with --json"]
+def _shorten(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    if len(rows) <= _MAX_LINES:
+        return rows
+    return [*rows[:_MAX_LINES], (f"  … and {len(rows) - _MAX_LINES:,} more, all with --json", "")]
 
 
 def _findings_table(answers: "Sequence[FindingAudit]") -> str:

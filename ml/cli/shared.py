@@ -44,7 +44,7 @@ def missing_extra(module: str, command: str) -> str | None:
         if bringing & set(extras.split(",")):
             alternative = " (gpu in place of cpu for an NVIDIA GPU)" if "cpu" in extras.split(",") else ""
             what = f"`{command}` needs" if command else "this needs"
-            return f"{what} the package {package!r}: pip install 'secondread[{extras}]'{alternative}"
+            return f"{what} the package {package!r}: pip install 'secondread-cells[{extras}]'{alternative}"
     return None
 
 

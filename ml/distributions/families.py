@@ -87,8 +87,10 @@ class PointCpe(_Stated):
     Args:
         class_probs: (N, K), rows sum to one.
 
-    >>> PointCpe([[0.9, 0.1]]).disagreement_probs.round(2)
-    array([0.18])
+    Examples:
+        >>> from secondread import PointCpe
+        >>> PointCpe([[0.9, 0.1]]).disagreement_probs.round(2)
+        array([0.18])
     """
 
     class_probs: FloatArray
@@ -118,9 +120,12 @@ class DirichletCpe(_Stated):
         class_probs: (N, K), rows sum to one.
         log_concentration: (N,), natural logarithm of α0.
 
-    >>> prior = DirichletCpe(np.array([[0.8, 0.2]]), np.array([0.0]))
-    >>> prior.posterior(np.array([[0, 1]])).class_probs.round(3)
-    array([[0.4, 0.6]])
+    Examples:
+        >>> import numpy as np
+        >>> from secondread import DirichletCpe
+        >>> prior = DirichletCpe(np.array([[0.8, 0.2]]), np.array([0.0]))
+        >>> prior.posterior(np.array([[0, 1]])).class_probs.round(3)
+        array([[0.4, 0.6]])
     """
 
     class_probs: FloatArray
@@ -196,9 +201,11 @@ class EnsembleCpe(_Mixture):
         member_class_probs: (S, N, K).
         log_weights: (S, N), any constant may be added per case; uniform when left out.
 
-    >>> ensemble = EnsembleCpe([[[0.9, 0.1]], [[0.5, 0.5]]])
-    >>> ensemble.posterior([[0, 2]]).class_probs.round(3)
-    array([[0.515, 0.485]])
+    Examples:
+        >>> from secondread import EnsembleCpe
+        >>> ensemble = EnsembleCpe([[[0.9, 0.1]], [[0.5, 0.5]]])
+        >>> ensemble.posterior([[0, 2]]).class_probs.round(3)
+        array([[0.515, 0.485]])
     """
 
     member_class_probs: FloatArray
@@ -226,9 +233,11 @@ class DirichletMixtureCpe(_Mixture):
         member_log_concentration: (S, N).
         log_weights: (S, N), any constant may be added per case; uniform when left out.
 
-    >>> mixture = DirichletMixtureCpe([[[0.9, 0.1]], [[0.5, 0.5]]], [[0.0], [2.0]])
-    >>> mixture.posterior([[0, 2]]).class_probs.round(3)
-    array([[0.378, 0.622]])
+    Examples:
+        >>> from secondread import DirichletMixtureCpe
+        >>> mixture = DirichletMixtureCpe([[[0.9, 0.1]], [[0.5, 0.5]]], [[0.0], [2.0]])
+        >>> mixture.posterior([[0, 2]]).class_probs.round(3)
+        array([[0.378, 0.622]])
     """
 
     member_class_probs: FloatArray

@@ -247,10 +247,12 @@ class Accumulator(UnitSums):
         n_classes: K.
         n_bins: equal-width bins of [0, 1].
 
-    >>> acc = Accumulator(2, n_bins=5)
-    >>> acc.update([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]])
-    >>> round(acc.compute()["L"], 4)
-    0.2633
+    Examples:
+        >>> from secondread import Accumulator
+        >>> acc = Accumulator(2, n_bins=5)
+        >>> acc.update([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]])
+        >>> round(acc.compute()["L"], 4)
+        0.2633
     """
 
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:

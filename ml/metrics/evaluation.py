@@ -90,12 +90,13 @@ class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
         disagreement_bins: reliability diagram of the disagreement of two annotators.
         warnings: what a reader of the estimates must know.
 
-    >>> from ml.metrics import evaluate
-    >>> evaluation = evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
-    >>> round(evaluation.metrics["L"].value, 4), evaluation.classes[1].name, evaluation.to_dict()["n_labels"]
-    (0.2633, 'malignant', 6)
-    >>> print(evaluation.summary().splitlines()[0])
-    2 cases, 6 labels, 2 classes
+    Examples:
+        >>> from secondread import evaluate
+        >>> evaluation = evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]], classes=["benign", "malignant"])
+        >>> round(evaluation.metrics["L"].value, 4), evaluation.classes[1].name, evaluation.to_dict()["n_labels"]
+        (0.2633, 'malignant', 6)
+        >>> print(evaluation.summary().splitlines()[0])
+        2 cases, 6 labels, 2 classes
     """
 
     n_cases: int

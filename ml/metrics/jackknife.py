@@ -204,9 +204,11 @@ class Estimate(EqualByValue, AsDocument[EstimateDocument]):
             None if the readers are unknown, or fewer than three did.
         high_new: upper end.
 
-    >>> estimate = Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0)
-    >>> estimate.to_dict()["dropped"], float(estimate)
-    (10, 0.14)
+    Examples:
+        >>> from secondread import Estimate
+        >>> estimate = Estimate(0.14, 0.01, 0.12, 0.16, n=90, dropped=10, ess=90.0)
+        >>> estimate.to_dict()["dropped"], float(estimate)
+        (10, 0.14)
     """
 
     value: float

@@ -61,9 +61,11 @@ def expected_squared_loss(
     Raises:
         ValueError: shapes that do not match, or values out of range.
 
-    >>> estimate = expected_squared_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]])
-    >>> round(estimate.value, 4), estimate.n
-    (0.1822, 3)
+    Examples:
+        >>> from secondread import expected_squared_loss
+        >>> estimate = expected_squared_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]])
+        >>> round(estimate.value, 4), estimate.n
+        (0.1822, 3)
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     return _estimate("L", data)
@@ -91,8 +93,10 @@ def epistemic_loss(
     Raises:
         ValueError: shapes that do not match, or values out of range.
 
-    >>> round(epistemic_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]]).value, 4)
-    -0.04
+    Examples:
+        >>> from secondread import epistemic_loss
+        >>> round(epistemic_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]]).value, 4)
+        -0.04
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     return _estimate("EL", data, debias=debias)
@@ -124,8 +128,10 @@ def calibration_loss(
     Raises:
         ValueError: shapes that do not match, or values out of range.
 
-    >>> round(calibration_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
-    -0.0044
+    Examples:
+        >>> from secondread import calibration_loss
+        >>> round(calibration_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
+        -0.0044
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     return _estimate("CL", data, n_bins=n_bins, strategy=strategy, debias=debias)
@@ -157,8 +163,10 @@ def dispersion_loss(
     Raises:
         ValueError: shapes that do not match, or values out of range.
 
-    >>> round(dispersion_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
-    -0.0356
+    Examples:
+        >>> from secondread import dispersion_loss
+        >>> round(dispersion_loss([[2, 1], [0, 3], [3, 0]], [[0.7, 0.3], [0.2, 0.8], [0.9, 0.1]], n_bins=2).value, 4)
+        -0.0356
     """
     data = check_inputs(label_counts, class_probs, sample_weight, cluster)
     return _estimate("DL", data, n_bins=n_bins, strategy=strategy, debias=debias)
@@ -184,8 +192,10 @@ def disagreement_loss(
     Raises:
         ValueError: shapes that do not match, or values out of range.
 
-    >>> round(disagreement_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
-    0.1393
+    Examples:
+        >>> from secondread import disagreement_loss
+        >>> round(disagreement_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18]).value, 4)
+        0.1393
     """
     given = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
     return _estimate("L_D", *given)
@@ -215,8 +225,10 @@ def disagreement_calibration_loss(
     Raises:
         ValueError: shapes that do not match, or values out of range.
 
-    >>> round(disagreement_calibration_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18], n_bins=1).value, 4)
-    -0.0219
+    Examples:
+        >>> from secondread import disagreement_calibration_loss
+        >>> round(disagreement_calibration_loss([[2, 1], [0, 3], [3, 0]], [0.42, 0.32, 0.18], n_bins=1).value, 4)
+        -0.0219
     """
     given = Inputs.of_disagreement(label_counts, disagreement_probs, sample_weight, cluster)
     return _estimate("CL_D", *given, n_bins=n_bins, strategy=strategy, debias=debias)

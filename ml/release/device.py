@@ -73,7 +73,7 @@ def cuda_fault() -> str | None:
     if _CUDA not in onnxruntime.get_available_providers():
         return (
             "the installed ONNX Runtime is the one for CPUs; run `pip uninstall onnxruntime` and "
-            "`pip install 'secondread[gpu]'`"
+            "`pip install 'secondread-cells[gpu]'`"
         )
     onnxruntime.set_default_logger_severity(_FATAL)  # the fault is reported in words
     try:

@@ -164,7 +164,7 @@ def run_on_ray(work: Work, shards: list[int]) -> Iterator[PartDocument]:
             message_lines = str(exc.cause).strip().splitlines()[-1:] or [type(exc.cause).__name__]
             raise ShardError(
                 f"a machine of the Ray cluster cannot make shards ({message_lines[0]}): it needs the same Python with "
-                "the same 'secondread[cpu,ray]' as this one"
+                "the same 'secondread-cells[cpu,ray]' as this one"
             ) from exc
         except RayError as exc:
             lost[shard] = type(exc).__name__

@@ -105,11 +105,13 @@ def compare(
     Raises:
         TableError: a table cannot be used; the message names file, row and column.
 
-    >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "y", "x", "x"]}
-    >>> old = {"case_id": ["a", "b"], "prob:x": [0.5, 0.5], "prob:y": [0.5, 0.5]}
-    >>> new = {"case_id": ["a", "b"], "prob:x": [0.5, 0.9], "prob:y": [0.5, 0.1]}
-    >>> round(compare(old, new, labels).changes["L"].value, 2)
-    -0.24
+    Examples:
+        >>> from secondread import compare
+        >>> labels = {"case_id": ["a", "a", "b", "b"], "annotator": ["r", "s"] * 2, "label": ["x", "y", "x", "x"]}
+        >>> old = {"case_id": ["a", "b"], "prob:x": [0.5, 0.5], "prob:y": [0.5, 0.5]}
+        >>> new = {"case_id": ["a", "b"], "prob:x": [0.5, 0.9], "prob:y": [0.5, 0.1]}
+        >>> round(compare(old, new, labels).changes["L"].value, 2)
+        -0.24
     """
     options = EvaluationOptions(
         n_bins, debias, *weights_by_order(sample_weight), cluster, missing, binary, level, renormalise

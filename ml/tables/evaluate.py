@@ -390,12 +390,14 @@ def evaluate(
     Raises:
         ValueError: tables or arrays that cannot be used; of a table the message names row and column.
 
-    >>> labels = {"case_id": ["a", "a", "b"], "annotator": ["r", "s", "r"], "label": ["yes", "no", "yes"]}
-    >>> predictions = {"case_id": ["b", "a"], "prob:yes": [0.75, 0.5], "prob:no": [0.25, 0.5]}
-    >>> evaluate(labels, predictions).metrics["L"].value
-    0.3125
-    >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]]).metrics["L"].value
-    0.3125
+    Examples:
+        >>> from secondread import evaluate
+        >>> labels = {"case_id": ["a", "a", "b"], "annotator": ["r", "s", "r"], "label": ["yes", "no", "yes"]}
+        >>> predictions = {"case_id": ["b", "a"], "prob:yes": [0.75, 0.5], "prob:no": [0.25, 0.5]}
+        >>> evaluate(labels, predictions).metrics["L"].value
+        0.3125
+        >>> evaluate([[1, 1], [1, 0]], [[0.5, 0.5], [0.75, 0.25]]).metrics["L"].value
+        0.3125
     """
     by_case = has_cases(labels)
     if by_case != has_cases(predictions):
@@ -516,9 +518,11 @@ def rank_second_reads(
         TableError: the table cannot be used; the message names file, row and column.
         ValueError: an unknown score.
 
-    >>> predictions = {"case_id": ["a", "b", "c"], "prob:x": [0.9, 0.5, 1.0], "prob:y": [0.1, 0.5, 0.0]}
-    >>> rank_second_reads(predictions)["case_id"].to_pylist()
-    ['b', 'a', 'c']
+    Examples:
+        >>> from secondread import rank_second_reads
+        >>> predictions = {"case_id": ["a", "b", "c"], "prob:x": [0.9, 0.5, 1.0], "prob:y": [0.1, 0.5, 0.0]}
+        >>> rank_second_reads(predictions)["case_id"].to_pylist()
+        ['b', 'a', 'c']
     """
     table, place = open_table(predictions, "PREDICTIONS")
     if "finding" in table.column_names:

@@ -27,11 +27,12 @@ _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 class TableError(ValueError):
     """A table that cannot be used; the message names file, row and column.
 
-    >>> from ml.tables import read_labels
-    >>> read_labels({"case_id": ["a", "b"], "count:x": [2, -1]})
-    Traceback (most recent call last):
-        ...
-    ml.tables.reading.TableError: LABELS: row 1, column count:x: not a count: -1.0, 1 in all
+    Examples:
+        >>> from secondread.tables import read_labels
+        >>> read_labels({"case_id": ["a", "b"], "count:x": [2, -1]})
+        Traceback (most recent call last):
+            ...
+        ml.tables.reading.TableError: LABELS: row 1, column count:x: not a count: -1.0, 1 in all
     """
 
 

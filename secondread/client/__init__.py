@@ -1,4 +1,6 @@
-"""Clients of secondread's HTTP API: ``Client`` waits, ``AsyncClient`` is awaited; ``pip install 'secondread[client]'``.
+"""Clients of secondread's HTTP API: ``Client`` waits, ``AsyncClient`` is awaited.
+
+The extra ``client`` installs what they need: ``pip install 'secondread-cells[client]'``.
 
 ::
 
@@ -24,6 +26,6 @@ try:
     from secondread.client._core import ApiError
     from secondread.client._sync import Client
 except ModuleNotFoundError as _missing:
-    raise ImportError(f"secondread.client needs {_missing.name}: pip install 'secondread[client]'") from _missing
+    raise ImportError(f"secondread.client needs {_missing.name}: pip install 'secondread-cells[client]'") from _missing
 
 __all__ = ["ApiError", "AsyncClient", "Client", "models"]

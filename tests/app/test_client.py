@@ -93,7 +93,7 @@ def test_refusals_say_what_was_wrong(service: Service) -> None:
 def test_without_its_packages_it_says_what_to_install(name: str) -> None:
     code = f"import sys; sys.modules['{name}'] = None; import secondread.client"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    said = f"ImportError: secondread.client needs {name}: pip install 'secondread[client]'"
+    said = f"ImportError: secondread.client needs {name}: pip install 'secondread-cells[client]'"
     assert done.stderr.strip().splitlines()[-1] == said
 
 

@@ -31,8 +31,8 @@ def lean(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> LeanE
 def test_wheel_and_sdist_have_every_file_and_pass_the_check(distributions: Path) -> None:
     (wheel,), (sdist,) = distributions.glob("*.whl"), distributions.glob("*.tar.gz")
     assert (wheel.name, sdist.name) == (
-        f"secondread-{__version__}-py3-none-any.whl",
-        f"secondread-{__version__}.tar.gz",
+        f"secondread_cells-{__version__}-py3-none-any.whl",
+        f"secondread_cells-{__version__}.tar.gz",
     )
     files = {name for name in tracked_files() if name.startswith(PACKAGES)}
     with zipfile.ZipFile(wheel) as archive:
@@ -121,7 +121,7 @@ def test_a_command_that_needs_an_extra_names_it(lean: LeanEnvironment, command: 
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert f"`{command.split()[0]}` needs the package" in line
-    assert f"pip install 'secondread{extra}" in line
+    assert f"pip install 'secondread-cells{extra}" in line
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_the_core_is_what_the_quick_test_takes_it_for(wheel: Path, tmp_path: Pat
     listed = fresh.run("python", "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check")
     names = {line.partition("==")[0].lower().replace("_", "-") for line in listed.split()}
     expected = {name.lower().replace("_", "-") for name in with_dependencies(CORE)}
-    assert names - {"pip", "setuptools", "secondread"} == expected
+    assert names - {"pip", "setuptools", "secondread-cells"} == expected
     assert fresh.run("secondread", "--version").startswith("secondread ")
 
 

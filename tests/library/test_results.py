@@ -144,4 +144,4 @@ def test_without_the_extra_its_name_is_in_the_error() -> None:
         "except ImportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "charts need the package altair: pip install 'secondread[charts]'"
+    assert done.stdout.strip() == "charts need the package altair: pip install 'secondread-cells[charts]'"

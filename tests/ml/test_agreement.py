@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,12 @@ def test_the_agreement_command(tmp_path: Path) -> None:
     command = ["agreement", "--labels", tmp_path / "labels.csv"]
     text = run_here(*command).stdout
     assert "Krippendorff alpha" in text
+    long = (tmp_path / "labels.csv").read_text().replace(",q,", f",{'q' * 60},")
+    (tmp_path / "long.csv").write_text(long)
+    rows = run_here(*command[:-1], tmp_path / "long.csv", "--min-shared", 2).stdout.splitlines()[1:]
+    values = [match.start() for match in map(re.compile(r"(?<=  )-?\d\.\d{3}").search, rows) if match]
+    assert len(values) >= 6  # no name runs into its value
+    assert len(set(values)) == 1
     document = json.loads(run_here(*command, "--json").stdout)
     # by hand: 3 pairs, one differs; 3 labels x, 3 y: alpha = 1 - (1/3) / (1 - 2 * 3 * 2 / (6 * 5))
     assert document["krippendorff_alpha"]["value"] == pytest.approx(1 - (1 / 3) / (18 / 30), abs=1e-12)

@@ -95,7 +95,7 @@ def test_without_ray_one_line_says_what_to_install(tiny_release: Path, images: P
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     (line,) = refused.stderr.splitlines()
-    assert "`score` needs the package 'ray': pip install 'secondread[ray]'" in line
+    assert "`score` needs the package 'ray': pip install 'secondread-cells[ray]'" in line
     assert not (tmp_path / "job").exists()
 
 

@@ -73,6 +73,13 @@ def test_the_verifier_is_one_short_file() -> None:
     assert "from app" not in text
 
 
+def test_the_verifier_without_arguments_prints_its_usage() -> None:
+    done = subprocess.run([sys.executable, verify_proof.__file__], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("usage: python verify_proof.py proof.jsonl PUBLIC_KEY")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_proof_is_checked_with_the_public_key_alone(service: Service, tmp_path: Path) -> None:
     populate(service)
     public_key, heads = service.context.keys.audit.public_key, HeadFile(service.context)

@@ -48,7 +48,7 @@ def with_dependencies(names: list[str]) -> dict[str, Distribution]:
 
 
 class LeanEnvironment:
-    """What `pip install secondread` gives: the wheel, and links to its core dependencies and to nothing else."""
+    """What `pip install secondread-cells` gives: the wheel, and links to its core dependencies and to nothing else."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder = folder

@@ -2,10 +2,8 @@
 
     python verify_proof.py proof.jsonl PUBLIC_KEY [HEAD or FILE of heads]
 
-It needs the package cryptography; `secondread db verify` checks a database with it too. The proof has every audit event
-with the digests of the rows that it wrote, and every row, with keyed digests of private columns. Checked are the chain
-(SHA-256), signatures (Ed25519), each row against the newest event about it, and that the chain contains the heads that
-were kept elsewhere. The newest key, and heads, must not come from the keeper of the database.
+It needs the package cryptography. A proof has every audit event with digests of its rows, and every row. Checked: the
+chain, signatures, rows against newest events, heads. Take key and heads from another keeper than the database's.
 """
 
 import hashlib
@@ -133,6 +131,8 @@ class ProofChecker:
 
 def main(arguments: list[str]) -> int:
     """Check a proof; gives the exit status."""
+    if len(arguments) < 2:
+        sys.exit("usage: python verify_proof.py proof.jsonl PUBLIC_KEY [HEAD or FILE of heads]")
     proof, heads = ProofChecker(arguments[1]), []
     for kept in arguments[2:]:
         lines = Path(kept).read_text().splitlines() if Path(kept).is_file() else []

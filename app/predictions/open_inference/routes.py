@@ -1,6 +1,5 @@
 """HTTP routes of the Open Inference Protocol v2, which is described outside OpenAPI."""
 
-from importlib.metadata import version as package_version
 from typing import Annotated
 
 from anyio import from_thread
@@ -16,6 +15,7 @@ from app.maintenance.health import check_readiness
 from app.predictions.open_inference import service
 from app.predictions.open_inference.service import ModelOut, describe_model, find_model
 from app.predictions.service import HEADER_LENGTH, UnsupportedImage
+from secondread import __version__
 
 router = APIRouter(prefix="/v2", route_class=GuardedRoute, include_in_schema=False)
 _CALLER = [Depends(RequireServiceScope("predict"))]
@@ -56,7 +56,7 @@ def protocol_error(request: Request, problem: Problem) -> Response | None:
 @router.get("", operation_id="server_metadata", dependencies=_CALLER)
 def server_metadata() -> ServerOut:
     """Name and version of the server."""
-    return ServerOut(name="secondread", version=package_version("secondread"), extensions=["binary_tensor_data"])
+    return ServerOut(name="secondread", version=__version__, extensions=["binary_tensor_data"])
 
 
 @router.get("/health/live", operation_id="server_live", dependencies=[Depends(allow_everyone)])
