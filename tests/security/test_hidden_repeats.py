@@ -97,7 +97,7 @@ def plain(answer: Any) -> tuple[int, list[str], str]:
     """Status, names of headers, and text of an answer, without what differs between any two reads."""
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", answer.text)
     text = re.sub(r"[0-9a-f]{32}(\.[0-9a-f]{32})?d?", "KEY", text)
-    text = re.sub(r"Case [0-9A-F]{6}|case [0-9A-F]{6}", "case N", text)
+    text = re.sub(r"[Cc]ell [0-9A-F]{6}", "cell N", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
     text = re.sub(r'"reading_seconds":[\d.e-]+', "SECONDS", text)
     text = re.sub(r'<p class="day"[^>]*>.*?</p>', "DAY", text, flags=re.DOTALL)
