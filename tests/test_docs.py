@@ -35,8 +35,8 @@ PAGES = [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if "d
 PAGES = [page for page in PAGES if page.name not in {"how-to.md", "explanation.md", "mutants.md"}]  # being split
 #: Languages of blocks that no test runs: tables, answers, settings, diagrams, other programs.
 SHOWN = {"csv", "ini", "json", "mermaid", "sql", "text", "toml", "ts", "yaml"}
-#: What a plain Debian with Python lacks; a block that needs none of it is run.
-NEEDS = re.compile("Docker|Kubernetes|GPU|another (?:machine|package)|identity provider|installs packages")
+#: What a plain Debian with Python or a test lacks; a block that needs none of it is run.
+NEEDS = re.compile("takes hours|Docker|Kubernetes|GPU|another (?:machine|package)|identity provider|installs packages")
 #: Parts of what the blocks of a page print.
 PRINTED = {
     "README.md": ('"n_labels":2', "0.26"),

@@ -72,7 +72,7 @@ def _plain(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Help of a command as Markdown: indented lines are a block, and a line that ends with a full stop ends there."""
+    """Help of a command as Markdown; indented paragraphs are blocks."""
     paragraphs = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         lines = paragraph.splitlines()

@@ -9,6 +9,7 @@ in the next. The working folder is that of a newcomer: the demo in ``.secondread
 block may be ``<!-- not run: REASON -->`` or ``<!-- run with: OLD -> NEW -->``, which makes the block smaller.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -135,8 +136,8 @@ class Terminal:
 
     def close(self) -> None:
         """End it with all that it started."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # a shell that failed leaves what it started in the background
         self.process.communicate()
 
 
