@@ -1,6 +1,6 @@
 """Charts of the report, and its annex for studies with several readers and many cases (MRMC)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import pairwise
@@ -357,14 +357,14 @@ def draw_score_alarm(monitors: Sequence[ScoreMonitorOut]) -> ReportPlot:
 class DrawnReport:
     """A report as its page shows it, with its plots by name."""
 
-    # ``now`` is the share of the cases that is read twice today; ``targets`` are those in force.
+    # ``names`` of the classes by their codes
 
     body: ReportBody
     sentences: list[ReportSentence]
     headline: list[tuple[str, str, MetricOut]]
     plots: dict[str, ReportPlot]
     classes: dict[str, ReportPlot]
-    now: float | None
+    names: Mapping[str, str]
 
     @property
     def readers(self) -> ReadersAnnex:
@@ -379,7 +379,7 @@ class DrawnReport:
         return [text for text in document.warnings if text not in alarms]
 
 
-def draw_report(body: ReportBody, targets: TargetsOut, now: float | None) -> DrawnReport:
+def draw_report(body: ReportBody, targets: TargetsOut, now: float | None, names: Mapping[str, str]) -> DrawnReport:
     """A report with its sentences and plots."""
     document = body.document
     plots = {
@@ -398,7 +398,7 @@ def draw_report(body: ReportBody, targets: TargetsOut, now: float | None) -> Dra
         headline=headline_metrics(document),
         plots=plots,
         classes=classes,
-        now=now,
+        names=names,
     )
 
 

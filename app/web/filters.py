@@ -29,8 +29,8 @@ def count(value: int | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share in per cent."""
-    return localize_decimal(number_format.share(value))
+    """A setting in per cent, with the decimals that it has."""
+    return NOTHING if value is None else localize_decimal(f"{100 * value:.3g} %")
 
 
 def _format_range(low: float | None, high: float | None, digits: int) -> str:
