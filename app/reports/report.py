@@ -40,7 +40,7 @@ SHOWN_DIGITS = 4
 #: What each headline metric says, in words.
 METRIC_MEANINGS = messages(
     {
-        "agreement": "expected accuracy: share of the annotators who choose the most probable class",
+        "agreement": "share of the annotators who choose the most probable class",
         "accuracy": (
             "share of cells with three labels in which the most probable class is the annotators' most frequent one"
         ),
@@ -55,8 +55,8 @@ METRIC_MEANINGS = messages(
         "skill_D": (
             "skill score: reduction of this error compared with one constant for all cells (1 best, 0 no better)"
         ),
-        "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
-        "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
+        "L_D_minus_max": "difference from the error of 1 − max f as disagreement probability (below 0: better)",
+        "L_D_minus_gini": "difference from the error of 1 − Σf² as disagreement probability (below 0: better)",
         "CL_D": "the part of it that recalibration could avoid",
         "CE_D": "calibration error of the disagreement probability",
     }

@@ -74,7 +74,8 @@ def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSen
         yield ReportSentence("triage", gettext("Disagreements caught by second reads"), target_text, "unknown", missing)
     else:
         text = gettext(
-            "Second reads of %(share)s of the cells catch %(caught)s of the disagreements.",
+            "Second reads of %(share)s of the cells catch %(caught)s of the disagreements; "
+            "random second reads would catch %(share)s.",
             share=format_percent(findings.caught.share),
             caught=_percent_with_interval(findings.caught.caught),
         )

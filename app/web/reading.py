@@ -20,7 +20,7 @@ from app.labels import service as label_service
 from app.releases.service import class_names, reading_classes, release_by_id
 from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
 from app.web import forms
-from app.web.charts import PosteriorChart, posterior_bars
+from app.web.charts import BarRow, posterior_bars
 from app.web.first_steps import first_steps
 from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
 from app.web.reference_cells import ShownClass, classes_at_stake
@@ -111,7 +111,7 @@ class CaseView:
     number: str
     names: dict[str, str]
     posterior: PosteriorOut | None
-    bars: PosteriorChart | None
+    bars: list[BarRow] | None
     labels: list[label_service.LabelOut]
     history: list[label_service.LabelOut]
     requests: list[cases.RequestOut]
