@@ -253,7 +253,7 @@ def draw_weekly_workload(weeks: Sequence[WeekOut]) -> ReportPlot:
                 title = gettext("week of %(week)s: %(n)s reads given", **words)
             bars.append(PlotBar((place + offset) * step, 0.36 * step, 100 * value / top, kind, title))
     ticks = [AxisTick((place + 0.5) * step, _format_day(row.week)) for place, row in enumerate(weeks) if place % 4 == 0]
-    heights = [AxisTick(100, "0"), AxisTick(50, f"{top / 2:,g}"), AxisTick(0, f"{top:,}")]
+    heights = [AxisTick(100 - at, localize_decimal(f"{top * at / 100:,g}")) for at in (0, 50, 100)]
     return ReportPlot(
         x_title=gettext("week from Monday"),
         y_title=gettext("per week"),

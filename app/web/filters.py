@@ -97,6 +97,9 @@ TERMS = (
     *("single read", "second read", "temperature", "vector", "matrix"),
     # jobs
     *("check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
+    # changes of images that a release was tried on, and how strong
+    *("unshifted", "half magnification", "double magnification", "off centre", "defocus", "hue"),
+    *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
     # results of imported rows
     *("created", "known", "differs", "ignored"),
     # purposes of sets, names of releases, ways to fit

@@ -237,6 +237,8 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert plots(frozen) == plots(page)
     for heading in ("Workload", "Confused classes", "By month", "By site", "Loss and its parts"):
         assert f"<h2>{heading}" in frozen
+    assert "<h3>Immature granulocyte</h3>" in frozen
+    assert "immature_granulocyte" not in frozen
     # it opens offline
     assert not re.search(r"<script|<link|<img|<form|<iframe|@import|url\(", frozen)
     assert not re.search(r"""(?:href|src|action)=""", frozen)
