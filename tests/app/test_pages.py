@@ -270,7 +270,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
         assert answer.status_code == status
         assert 'id="champion-fault"' in answer.text
         assert "<nav" in answer.text
-        assert ("needs a promotion check" in answer.text) == (status == 409)
+        assert ("needs a promotion check against the current champion" in answer.text) == (status == 409)
 
 
 def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
