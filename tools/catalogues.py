@@ -7,6 +7,7 @@ are made with, and their titles.
 
 import ast
 import io
+import json
 import re
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -113,9 +114,15 @@ def _texts(node: ast.expr) -> Iterator[str]:
         yield key_of(node.value)
 
 
+def _class_names() -> list[str]:
+    """Names and headings of the classes of the demo."""
+    classes = json.loads((ROOT / "app" / "demo" / "cells" / "release" / "card.json").read_text())["classes"]
+    return list(dict.fromkeys(info[key] for info in classes for key in ("name", "group") if key in info))
+
+
 def sentences() -> list[Sentence]:
     """Every sentence of the pages."""
-    terms: list[Sentence] = [("terms.py", languages.TERM, text, None) for text in TERMS]
+    terms: list[Sentence] = [("terms.py", languages.TERM, text, None) for text in (*TERMS, *_class_names())]
     return [*_of_templates(), *_of_python(), *_of_scripts(), *terms, *_of_domains()]
 
 

@@ -307,6 +307,11 @@ def last_sign_ins(session: Session) -> dict[uuid.UUID, datetime]:
     return {row[0]: row[1] for row in session.execute(newest)}
 
 
+def has_accounts(session: Session) -> bool:
+    """Whether anyone has an account."""
+    return session.execute(select(Account.id).limit(1)).first() is not None
+
+
 def count_annotators(session: Session) -> int:
     """Number of annotators who may sign in."""
     annotators = select(func.count()).where(Account.role == "annotator", Account.disabled_at.is_(None))

@@ -16,6 +16,7 @@ from app.accounts.people import (
     confirm_password,
     count_annotators,
     existing_account,
+    has_accounts,
     issue_one_time_password,
     keys_by_account,
     last_sign_ins,

@@ -24,7 +24,6 @@ from app.database.tables import (
     Repeat,
 )
 from app.predictions.service import stored_predictions
-from app.releases.service import reading_classes
 from ml.distributions.families import has_concentration
 from ml.util.arrays import FloatArray
 
@@ -189,11 +188,6 @@ def repeated_answers(session: Session, until: datetime) -> list[tuple[uuid.UUID,
         if blind and chain[-1].kind != "retraction" and not chain[0].late:
             same.append((chain[0].annotator_id, blind[-1].class_code == blind[-1].before))
     return same
-
-
-def class_names(session: Session) -> dict[str, str]:
-    """Classes of the reading task, code and name, in order."""
-    return {info.code: info.name for info in reading_classes(session)}
 
 
 def annotator_named(session: Session, name: str) -> Annotator | None:

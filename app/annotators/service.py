@@ -9,12 +9,13 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account
 from app.annotators import history, statistics
-from app.annotators.history import ClosedCase, annotator_named, class_names, opinions_until, others_posteriors
+from app.annotators.history import ClosedCase, annotator_named, opinions_until, others_posteriors
 from app.annotators.schemas import AnnotatorsOut, OwnReadingOut, PulledOut
 from app.annotators.statistics import ComparedAnswers, reading_sentences, round_to_step
 from app.database.tables import Annotator, time_of
 from app.http.errors import NotFound
 from app.http.principal import READING, Principal
+from app.releases.service import class_names
 
 #: Name that stands for the caller.
 ME = "me"
@@ -49,7 +50,7 @@ def own_reading(session: Session, principal: Principal, name: str = ME) -> OwnRe
 
 def _build_reading(session: Session, annotator: Annotator, until: datetime, *, every_case: bool) -> OwnReadingOut:
     """The numbers of an annotator; ``every_case``: of closed cases that the policy hides from them too."""
-    names, cases = history.class_names(session), history.closed_cases(session, until)
+    names, cases = class_names(session), history.closed_cases(session, until)
     held = history.held_back_from(session, annotator.id)
     visible = {key: case for key, case in cases.items() if every_case or _can_see_case(key, case, annotator.id, held)}
     own = _compare_answers(session, visible, names, annotator.id)
@@ -76,7 +77,7 @@ def _build_reading(session: Session, annotator: Annotator, until: datetime, *, e
 
 def estimate_account_agreements(session: Session) -> dict[uuid.UUID, PulledOut]:
     """Agreement of each annotator with the others, by account, for admins: the number of each annotator's own page."""
-    names, cases = history.class_names(session), history.closed_cases(session, last_monday(time_of(session)))
+    names, cases = class_names(session), history.closed_cases(session, last_monday(time_of(session)))
     compared = _compare_answers(session, cases, names, None)
     everybody = compared.take([row for row, key in enumerate(compared.keys) if cases[key[0]].all_in])
     everybody = everybody.take(range(round_to_step(len(everybody.keys))))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.audit.events import AuditEventOut
 from app.database.tables import Account, Annotator, ApiKey, Case, Job, PracticeSet, ReleaseRow
 from app.http.errors import NoRelease
-from app.releases.service import reading_classes
+from app.releases.service import class_names
 from ml.messages import Message, messages
 
 #: Puts an English sentence into another language.
@@ -164,7 +164,7 @@ class _EventNames:
         self.sets = _by_id(session, PracticeSet, ids)
         self.jobs = {row[0]: row[1] for row in session.execute(select(Job.id, Job.kind).where(Job.id.in_(ids)))}
         try:
-            self.classes = {info.code: info.name for info in reading_classes(session)}
+            self.classes = {code: say(name) for code, name in class_names(session).items()}
         except NoRelease:
             self.classes = {}
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from app.http.languages import class_name
 from app.http.models import ClassOut
-from ml.util.number_format import NOTHING, change, count, interval, new_interval, probability, share
+from ml.util.number_format import NOTHING, change, count, interval, new_interval, probability
 
 
 def format_time(value: datetime | None) -> str:
@@ -75,9 +76,8 @@ FILTERS = {
     "interval": interval,
     "new_interval": new_interval,
     "count": count,
-    "share": share,
     "moment": format_time,
-    "words": humanize_code,
+    "class_name": class_name,
     "upper_first": upper_first,
     "sentence": complete_sentence,
     "by_group": by_group,

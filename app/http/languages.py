@@ -103,6 +103,11 @@ def translate_term(code: str) -> str:
     return _ENGLISH.get(words, words) if found == words else found
 
 
+def class_name(code: str, names: Mapping[str, str] = {}) -> str:
+    """The name of a class in the language of the page, by its code in ``names``; a name itself needs none."""
+    return get_page_catalogue().pgettext(TERM, names.get(code, code))
+
+
 #: Codes that English pages show in other words than the API.
 _ENGLISH = {
     "audit": "random sample",

@@ -12,6 +12,7 @@ from app.audit.chain.covered_rows import update_columns
 from app.database.tables import Job, JobBatch, time_of
 from app.http.errors import NotFound
 from app.jobs.handle import JobResult
+from ml.messages import Message
 
 #: States of a job that has not ended.
 OPEN = ("queued", "running")
@@ -90,7 +91,7 @@ def _job_view_from_row(row: Any) -> JobView:
         created_by=row.created_by,
         state=row.state,
         progress=1.0 if succeeded else row.progress,
-        message="done" if succeeded else row.message,
+        message=Message("done") if succeeded else row.message,
         attempts=row.begun,
         result=row.result,
         error=row.error,

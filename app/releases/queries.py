@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.database.tables import Alias, AuditEvent, ReleaseRow
 from app.http.errors import NoRelease, NotFound
 from app.http.models import ClassOut
+from ml.messages import Term
 from ml.release.artifact import HEAD_FILE
 
 
@@ -101,6 +102,12 @@ def served_release_classes(release: ReleaseRow | None) -> list[ClassOut]:
     if release is None:
         raise NoRelease("no model release is in use; add one with `secondread release add`")
     return [ClassOut(**info) for info in release.card["classes"]]
+
+
+def class_names(session: Session, release_id: uuid.UUID | None = None) -> dict[str, str]:
+    """Names of a release's classes by their codes, which pages translate; by default those of the reading task."""
+    classes = reading_classes(session) if release_id is None else cached_release_classes(session, release_id)
+    return {info.code: Term(info.name) for info in classes}
 
 
 def cached_release_classes(session: Session, release_id: uuid.UUID | None) -> list[ClassOut]:

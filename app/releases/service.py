@@ -36,6 +36,7 @@ from app.releases.queries import (
     champion_since,
     class_codes,
     class_codes_of,
+    class_names,
     existing_release,
     get_champion_alias,
     read_aliases,

@@ -1,6 +1,6 @@
 """Charts of the report, and its annex for studies with several readers and many cases (MRMC)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import pairwise
@@ -253,7 +253,7 @@ def draw_weekly_workload(weeks: Sequence[WeekOut]) -> ReportPlot:
                 title = gettext("week of %(week)s: %(n)s reads given", **words)
             bars.append(PlotBar((place + offset) * step, 0.36 * step, 100 * value / top, kind, title))
     ticks = [AxisTick((place + 0.5) * step, _format_day(row.week)) for place, row in enumerate(weeks) if place % 4 == 0]
-    heights = [AxisTick(100, "0"), AxisTick(50, f"{top / 2:,g}"), AxisTick(0, f"{top:,}")]
+    heights = [AxisTick(100 - at, localize_decimal(f"{top * at / 100:,g}")) for at in (0, 50, 100)]
     return ReportPlot(
         x_title=gettext("week from Monday"),
         y_title=gettext("per week"),
@@ -357,14 +357,14 @@ def draw_score_alarm(monitors: Sequence[ScoreMonitorOut]) -> ReportPlot:
 class DrawnReport:
     """A report as its page shows it, with its plots by name."""
 
-    # ``now`` is the share of the cases that is read twice today; ``targets`` are those in force.
+    # ``names`` of the classes by their codes
 
     body: ReportBody
     sentences: list[ReportSentence]
     headline: list[tuple[str, str, MetricOut]]
     plots: dict[str, ReportPlot]
     classes: dict[str, ReportPlot]
-    now: float | None
+    names: Mapping[str, str]
 
     @property
     def readers(self) -> ReadersAnnex:
@@ -379,7 +379,7 @@ class DrawnReport:
         return [text for text in document.warnings if text not in alarms]
 
 
-def draw_report(body: ReportBody, targets: TargetsOut, now: float | None) -> DrawnReport:
+def draw_report(body: ReportBody, targets: TargetsOut, now: float | None, names: Mapping[str, str]) -> DrawnReport:
     """A report with its sentences and plots."""
     document = body.document
     plots = {
@@ -398,7 +398,7 @@ def draw_report(body: ReportBody, targets: TargetsOut, now: float | None) -> Dra
         headline=headline_metrics(document),
         plots=plots,
         classes=classes,
-        now=now,
+        names=names,
     )
 
 

@@ -19,7 +19,7 @@ from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.service import JobView, RunningJob, jobs_where
 from app.metrics import service as metric_service
-from app.releases.service import existing_release
+from app.releases.service import class_names, existing_release
 from app.reports.charts import current_second_read_share, draw_report, html_report
 from app.reports.report import build_report_parts, csv_report
 from app.reports.schemas import ReportBody
@@ -143,6 +143,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         reference = metric_service.read_card_reference(session, release_id)
         parts, targets = build_report_parts(session, cohort, question, at), current_targets(session)
         today, audit_head = current_second_read_share(session, parts), events.read_head_text(session)
+        names = class_names(session, release_id)
         changes = {
             "corrections": metric_service.count_corrections(session, cohort.columns.ids()),
             "after_reveal": metric_service.count_post_reveal_changes(session, cohort.columns),
@@ -173,7 +174,7 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         whole = ReportBody(
             document=metric_service.MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts)
         )
-        html = html_report(draw_report(whole, targets, today), request, str(job.job_id), at, audit_head)
+        html = html_report(draw_report(whole, targets, today, names), request, str(job.job_id), at, audit_head)
         write_bytes_atomically(folder / "report.html", html.encode())
         write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
         _store_evaluation(job, release_id, folder, document)

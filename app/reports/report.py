@@ -16,7 +16,7 @@ from app.http.models import MetricOut
 from app.metrics import service as metric_service
 from app.reports import statistics
 from app.reports.schemas import ReportBody, ReportParts
-from app.reports.sentences import format_hours, format_percent, format_share_interval
+from app.reports.sentences import format_hours, format_percent, format_percent_range, format_share_interval
 from app.reports.statistics import summarise_workload
 from app.triage.service import current_policy
 from ml.messages import messages
@@ -28,14 +28,19 @@ STYLE = Path(__file__).parent / "static" / "report.css"
 #: Colours of both, and of all other pages.
 COLOURS = STYLE.with_name("colours.css")
 #: Filters of these templates, by their names.
-FILTERS = {"percent": format_percent, "percent_ends": format_share_interval, "hours": format_hours}
+FILTERS = {
+    "percent": format_percent,
+    "percent_range": format_percent_range,
+    "percent_ends": format_share_interval,
+    "hours": format_hours,
+}
 
 #: Digits of the headline metrics.
 SHOWN_DIGITS = 4
 #: What each headline metric says, in words.
 METRIC_MEANINGS = messages(
     {
-        "agreement": "expected accuracy: share of the annotators who choose the most probable class",
+        "agreement": "share of the annotators who choose the most probable class",
         "accuracy": (
             "share of cells with three labels in which the most probable class is the annotators' most frequent one"
         ),
@@ -50,8 +55,8 @@ METRIC_MEANINGS = messages(
         "skill_D": (
             "skill score: reduction of this error compared with one constant for all cells (1 best, 0 no better)"
         ),
-        "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
-        "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
+        "L_D_minus_max": "difference from the error of 1 − max f as disagreement probability (below 0: better)",
+        "L_D_minus_gini": "difference from the error of 1 − Σf² as disagreement probability (below 0: better)",
         "CL_D": "the part of it that recalibration could avoid",
         "CE_D": "calibration error of the disagreement probability",
     }

@@ -74,7 +74,8 @@ def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSen
         yield ReportSentence("triage", gettext("Disagreements caught by second reads"), target_text, "unknown", missing)
     else:
         text = gettext(
-            "Second reads of %(share)s of the cells catch %(caught)s of the disagreements.",
+            "Second reads of %(share)s of the cells catch %(caught)s of the disagreements; "
+            "random second reads would catch %(share)s.",
             share=format_percent(findings.caught.share),
             caught=_percent_with_interval(findings.caught.caught),
         )
@@ -183,12 +184,22 @@ def _percent_with_interval(found: MetricOut) -> str:
     return format_percent(found.value) + format_share_interval(found)
 
 
+def format_percent_range(low: float | None, high: float | None) -> str:
+    """An interval in whole per cent.
+
+    >>> format_percent_range(0.114, 0.2), format_percent_range(None, None)
+    ('11 to 20 %', '–')
+    """
+    if low is None or high is None:
+        return "–"
+    return gettext("%(low)s to %(high)s", low=f"{100 * low:.0f}", high=f"{100 * high:.0f}") + " %"
+
+
 def format_share_interval(found: MetricOut) -> str:
     """The interval of a share in whole per cent, in brackets, after it; nothing where there is none."""
     if found.low is None or found.high is None:
         return ""
-    both = gettext("%(low)s to %(high)s", low=f"{100 * found.low:.0f}", high=f"{100 * found.high:.0f}")
-    return f" ({both})"
+    return f" ({format_percent_range(found.low, found.high).removesuffix(' %')})"
 
 
 def format_hours(value: float | None) -> str:

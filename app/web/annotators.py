@@ -11,15 +11,15 @@ from fastapi import APIRouter, Form, Path, Response
 from app.accounts.service import GuardedRoute, annotator_of_account
 from app.annotators.models import service
 from app.annotators.models.service import ReaderFitIn, ReaderSwitchIn
-from app.annotators.service import ME, annotator_named, class_names, own_reading
+from app.annotators.service import ME, annotator_named, own_reading
 from app.cases import service as case_service
 from app.database.tables import Case
 from app.http.errors import InvalidValue
-from app.http.languages import gettext, ngettext
+from app.http.languages import class_name, gettext, ngettext
 from app.http.models import Line, PageText
 from app.labels.service import LISTED, labelled_cases
 from app.metrics.service import reader_drift
-from app.releases.service import get_champion_alias, reading_classes
+from app.releases.service import class_names, get_champion_alias
 from app.web.charts import week_chart
 from app.web.forms import validate_form
 from app.web.page import AnnotatorPage, ManagerForm, ManagerPage, Page
@@ -93,7 +93,7 @@ def settled_since(page: Page) -> list[SettledCase]:
     if annotator is None:
         return []
     seen = case_service.exposed_case_ids(page.session, annotator.id)
-    names, cases = {info.code: info.name for info in reading_classes(page.session)}, []
+    names, cases = class_names(page.session), []
     for case_id in labelled_cases(page.session, page.principal, LISTED):
         case = page.session.get(Case, case_id)  # None: a second visit, which stays closed
         if case is None or case.erased_at is not None or case_id in seen:
@@ -114,14 +114,14 @@ def _build_settled_case(page: Page, case_id: uuid.UUID, names: dict[str, str]) -
     if not own or not label_counts:
         return None
     handle = case_service.case_handle(page.keys, page.principal, case_id)
-    others = [(names.get(str(code), str(code)), n) for code, n in label_counts.most_common()]
+    others = [(class_name(str(code), names), n) for code, n in label_counts.most_common()]
     mine = str(own[0])
     pair = next(
         ([("class", mine), ("class", str(code))] for code, _ in label_counts.most_common() if code != own[0]), []
     )
     known_pair = pair if all(code in names for _, code in pair) else []
     return SettledCase(
-        case_id, handle, case_number(handle), names.get(mine, mine), others, label_counts[own[0]], known_pair
+        case_id, handle, case_number(handle), class_name(mine, names), others, label_counts[own[0]], known_pair
     )
 
 

@@ -10,7 +10,7 @@ from app.accounts.service import GuardedRoute
 from app.cases import service as cases
 from app.http.errors import NotFound
 from app.http.models import PageText
-from app.releases.service import reading_classes
+from app.releases.service import class_names
 from app.web.page import LeadPage
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -37,7 +37,7 @@ def show_cells(
     cursor: Annotated[PageText | None, Query(max_length=100)] = None,
 ) -> Response:
     """Cells in every state, newest first; the search covers identifiers, patients, sites, annotators and labels."""
-    names, wanted = {info.code: info.name for info in reading_classes(page.session)}, search.strip()
+    names, wanted = class_names(page.session), search.strip()
     classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
     chosen = cases.CaseFilter(search=wanted or None, searched_classes=classes, state=state or None, site=site or None)
     view = CellList(

@@ -1,6 +1,5 @@
 """Geometry of the small charts drawn inside pages; colours and fonts are in the style sheet."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -11,74 +10,34 @@ from app.http.languages import gettext, localize_decimal
 from app.http.models import DistributionOut
 from app.metrics.service import ReaderWeekOut
 
-ROW, LABEL, WIDTH = 34, 200, 380
-#: Of a letter of a class's name, and how many letters are shown at most; the table below has the whole name.
-LETTER, LETTERS = 7.8, 36
-# behind the name: the number of labels
-_COUNT = " · 00"
-
 
 @dataclass(frozen=True)
 class BarRow:
-    """One class: a bar for the prior, one for the posterior, each with its 95 % interval, in px."""
+    """One class: its name, prior and posterior probability with their 95 % intervals, and its number of labels."""
 
     name: str
-    shown: str
-    y: int
     prior: float
     posterior: float
     prior_interval: tuple[float, float] | None
     posterior_interval: tuple[float, float] | None
-    prior_prob: float
-    posterior_prob: float
     count: int
-
-
-@dataclass(frozen=True)
-class PosteriorChart:
-    """Prior and posterior of a case as bars."""
-
-    rows: list[BarRow]
-    height: int
-    left: int = LABEL
-    scale: int = WIDTH
-
-    @property
-    def width(self) -> int:
-        """Width of names, bars and numbers together."""
-        return self.left + self.scale + 90
 
 
 def posterior_bars(
     names: dict[str, str], prior: DistributionOut, posterior: DistributionOut, counts: dict[str, int]
-) -> PosteriorChart:
-    """Lay out prior and posterior class probabilities, class by class, beside names that fit."""
-    short_names = {code: name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for code, name in names.items()}
-    longest = max((len(name) for name in short_names.values()), default=0) + len(_COUNT)
-    left = max(LABEL, math.ceil(LETTER * longest) + 10)
-
-    def interval(distribution: DistributionOut, code: str) -> tuple[float, float] | None:
-        if distribution.class_intervals is None:
-            return None
-        low, high = distribution.class_intervals[code]
-        return left + WIDTH * low, left + WIDTH * high
-
-    rows = [
+) -> list[BarRow]:
+    """Prior and posterior class probabilities, class by class."""
+    return [
         BarRow(
             name=name,
-            shown=short_names[code],
-            y=index * ROW,
-            prior=WIDTH * prior.class_probs[code],
-            posterior=WIDTH * posterior.class_probs[code],
-            prior_interval=interval(prior, code),
-            posterior_interval=interval(posterior, code),
-            prior_prob=prior.class_probs[code],
-            posterior_prob=posterior.class_probs[code],
+            prior=prior.class_probs[code],
+            posterior=posterior.class_probs[code],
+            prior_interval=None if prior.class_intervals is None else prior.class_intervals[code],
+            posterior_interval=None if posterior.class_intervals is None else posterior.class_intervals[code],
             count=counts[code],
         )
-        for index, (code, name) in enumerate(names.items())
+        for code, name in names.items()
     ]
-    return PosteriorChart(rows, ROW * len(rows) + 22, left)
 
 
 WEEKS, _PLOT_HEIGHT, _PLOT_LEFT, _STEP_WIDTH = 26, 120, 52, 22

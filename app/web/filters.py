@@ -29,8 +29,8 @@ def count(value: int | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share in per cent."""
-    return localize_decimal(number_format.share(value))
+    """A setting in per cent, with the decimals that it has."""
+    return NOTHING if value is None else localize_decimal(f"{100 * value:.3g} %")
 
 
 def _format_range(low: float | None, high: float | None, digits: int) -> str:
@@ -97,6 +97,9 @@ TERMS = (
     *("single read", "second read", "temperature", "vector", "matrix"),
     # jobs
     *("check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
+    # changes of images that a release was tried on, and how strong
+    *("unshifted", "half magnification", "double magnification", "off centre", "defocus", "hue"),
+    *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
     # results of imported rows
     *("created", "known", "differs", "ignored"),
     # purposes of sets, names of releases, ways to fit

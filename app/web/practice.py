@@ -7,10 +7,10 @@ from fastapi import APIRouter, Form, Response
 
 from app.accounts.service import GuardedRoute
 from app.annotators.practice import service as practice_service
-from app.annotators.service import class_names
 from app.cases.service import note_exposure
 from app.http.errors import InvalidValue
 from app.http.models import PageText
+from app.releases.service import class_names
 from app.web.forms import IdempotentForm, as_number, validate_form
 from app.web.page import AnnotatorForm, AnnotatorPage, ManagerForm, PracticePage
 from app.web.render import redirect_to

@@ -14,13 +14,13 @@ from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.cases import service as cases
 from app.http.errors import InvalidValue
-from app.http.languages import gettext, localize_decimal, ngettext
+from app.http.languages import class_name, gettext, localize_decimal, ngettext
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.labels import service as label_service
-from app.releases.service import reading_classes, release_by_id
+from app.releases.service import class_names, reading_classes, release_by_id
 from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
 from app.web import forms
-from app.web.charts import PosteriorChart, posterior_bars
+from app.web.charts import BarRow, posterior_bars
 from app.web.first_steps import first_steps
 from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
 from app.web.reference_cells import ShownClass, classes_at_stake
@@ -83,12 +83,13 @@ def upcoming_case(page: Page) -> uuid.UUID | None:
 class LeadsWorklist:
     """A page of the cases that wait for a read, their total number, and the available filters."""
 
-    # ``same_image``: by case the others with the same pixels, id and external id.
+    # ``same_image``: by case the others with the same pixels, id and external id; ``names`` of the classes by code.
 
     page: cases.WorklistOut
     n_waiting: int
     sites: list[str]
     same_image: dict[str, list[tuple[uuid.UUID, str]]]
+    names: dict[str, str]
 
 
 def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
@@ -96,11 +97,13 @@ def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str 
     worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
     alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
     same_image = {str(case_id): others for case_id, others in alike.items()}
+    names = class_names(session) if worklist_page.items else {}
     return LeadsWorklist(
         worklist_page,
         cases.count_cases(session, replace(chosen, state="to_read")),
         cases.list_sites(session),
         same_image,
+        names,
     )
 
 
@@ -112,7 +115,7 @@ class CaseView:
     number: str
     names: dict[str, str]
     posterior: PosteriorOut | None
-    bars: PosteriorChart | None
+    bars: list[BarRow] | None
     labels: list[label_service.LabelOut]
     history: list[label_service.LabelOut]
     requests: list[cases.RequestOut]
@@ -133,19 +136,19 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
     """Everything about a case; only for those who may see it."""
     case_out, classes = cases.show_case(page.session, case_id), reading_classes(page.session)
     handle = cases.case_handle(page.keys, page.principal, case_id)
-    class_names = {info.code: info.name for info in classes}
+    names = class_names(page.session)
     after = bars = None
     if case_out.prediction is not None:
         after = label_service.show_case_posterior(page.session, case_id, by_name=by_name)
-        class_names = {code: class_names.get(code, code) for code in case_out.prediction.classes}
-        bars = posterior_bars(class_names, case_out.prediction, after, after.label_counts)
+        shown = {code: class_name(code, names) for code in case_out.prediction.classes}
+        bars = posterior_bars(shown, case_out.prediction, after, after.label_counts)
     labels = [label_service.label_out(active) for active in cases.labels_of_case(page.session, case_id)]
     requests = cases.requests_of(page.session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []
     return CaseView(
         case=case_out.model_copy(update={"id": str(handle)}),
         number=case_number(handle),
-        names=class_names,
+        names=names,
         posterior=after,
         bars=bars,
         labels=labels,
@@ -159,9 +162,7 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
         progress=label_service.get_day_progress(page.session, page.principal, page.zone)
         if page.principal.blind
         else label_service.DayProgress(0, 0),
-        remarks=_list_annotator_remarks(page.session, after, labels, class_names)
-        if "manage" in page.principal.scopes
-        else [],
+        remarks=_list_annotator_remarks(page.session, after, labels) if "manage" in page.principal.scopes else [],
         by_name=by_name,
         at_stake=_load_classes_at_stake(page.session, mine, labels, after),
         stands_for=None if page.principal.blind else stands_for(page.session, case_id),
@@ -188,14 +189,12 @@ def _release_name(session: Session, release_id: uuid.UUID) -> str:
 
 
 def _list_annotator_remarks(
-    session: Session, after: PosteriorOut | None, labels: list[label_service.LabelOut], names: dict[str, str]
+    session: Session, after: PosteriorOut | None, labels: list[label_service.LabelOut]
 ) -> list[str]:
-    in_use = None if after is None or after.reader_model is None else model_in_use(session, uuid.UUID(after.release))
-    return (
-        []
-        if in_use is None
-        else label_service.remarks_on(in_use[1], [label.annotator for label in labels], list(names.values()))
-    )
+    release_id = None if after is None or after.reader_model is None else uuid.UUID(after.release)
+    in_use = None if release_id is None else model_in_use(session, release_id)
+    names = list(class_names(session, release_id).values())
+    return [] if in_use is None else label_service.remarks_on(in_use[1], [one.annotator for one in labels], names)
 
 
 def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:

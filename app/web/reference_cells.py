@@ -17,8 +17,9 @@ from app.audit.chain.keys import AnnotatorKeys
 from app.cases.service import image_response
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
+from app.http.languages import class_name
 from app.http.models import ClassOut, PageText
-from app.releases.service import reading_classes
+from app.releases.service import class_names, reading_classes
 from app.web.forms import validate_form
 from app.web.page import ManagerForm, PeoplePage
 from app.web.render import redirect_to, render_page
@@ -48,14 +49,14 @@ class ShownClass:
 
 def shown_classes(session: Session, codes: Sequence[str]) -> list[ShownClass]:
     """Some classes as everybody sees them."""
-    names = {info.code: info.name for info in reading_classes(session)}
+    names = class_names(session)
     if not names.keys() >= set(codes):
         raise NotFound("there is no such class")
     texts, cells_by_class = service.list_definitions(session), service.cells_of(session, codes)
     return [
         ShownClass(
             code,
-            names[code],
+            class_name(code, names),
             texts.get(code, ""),
             [
                 ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)

@@ -7,14 +7,17 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, RequireScope
 from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession
 from app.http.errors import Conflict, NotFound
+from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
+from app.releases.service import class_names
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import PolicyForm, TargetsForm, WrongFields, validate_form
@@ -69,10 +72,17 @@ def report_page(context: ServiceContext, principal: Principal, chosen: ReportFil
             None
             if published.body is None
             else report_service.draw_report(
-                published.body, targets, report_service.current_second_read_share(session, published.body)
+                published.body,
+                targets,
+                report_service.current_second_read_share(session, published.body),
+                _names_of(session, published.body),
             )
         )
     return ReportPage(published, drawing, targets, listed)
+
+
+def _names_of(session: Session, body: report_service.ReportBody) -> Mapping[str, str]:
+    return class_names(session, uuid.UUID(body.document.release))
 
 
 @dataclass(frozen=True)
@@ -117,21 +127,33 @@ def load_chart_csv(
     published = load_latest_report(context, principal, chosen)
     if published.body is None or published.as_of is None or name not in NUMBERS:
         return None
-    rows = _chart_rows(published.body, name)
+    with context.database.read() as session:
+        rows = _chart_rows(published.body, name, _names_of(session, published.body))
     return (report_service.chart_csv(rows), f"{published.as_of:%Y-%m-%dT%H%MZ}") if rows else None
 
 
-def _chart_rows(body: report_service.ReportBody, name: str) -> _Rows:
+def _chart_rows(body: report_service.ReportBody, name: str, names: Mapping[str, str]) -> _Rows:
     document = body.document
     tables: dict[str, _Rows] = {
         "disagreement": _bin_rows(document.disagreement_bins),
         "classes": _bin_rows(document.class_bins),
-        "each-class": [{"class": row.name, **one} for row in document.classes for one in _bin_rows(row.bins)],
+        "each-class": [
+            {"class": row.name, "name": class_name(row.name, names), **one}
+            for row in document.classes
+            for one in _bin_rows(row.bins)
+        ],
         "triage": [
             {**row.model_dump(exclude={"caught"}), **_estimate_columns("caught", row.caught)} for row in body.what_if
         ],
         "pairs": [
-            {"first": row.first, "second": row.second, "n_cases": row.n_cases, **_estimate_columns("share", row.share)}
+            {
+                "first": row.first,
+                "second": row.second,
+                "first_name": class_name(row.first, names),
+                "second_name": class_name(row.second, names),
+                "n_cases": row.n_cases,
+                **_estimate_columns("share", row.share),
+            }
             for row in body.pairs
         ],
         "weeks": [row.model_dump() for row in body.workload.weeks],

@@ -31,15 +31,22 @@ def redirect_to_worklist() -> Response:
 @router.get("/login", dependencies=[Depends(accounts.allow_everyone)])
 def login_form(request: Request, context: AppContext) -> Response:
     """Ask for name and password, or send to single sign-on."""
-    return _login_page(request, context)
+    with context.database.read() as session:
+        return _login_page(request, context, new=not accounts.has_accounts(session))
 
 
 def _login_page(
-    request: Request, context: ServiceContext, status: int = 200, problem: Problem | None = None, typed: str = ""
+    request: Request,
+    context: ServiceContext,
+    status: int = 200,
+    problem: Problem | None = None,
+    typed: str = "",
+    *,
+    new: bool = False,
 ) -> Response:
     settings = context.settings
     sign_on, demo = settings.oidc_issuer is not None, read_notice(settings.home)
-    values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES, "typed": typed}
+    values = {"problem": problem, "sign_on": sign_on, "demo": demo, "languages": LANGUAGES, "typed": typed, "new": new}
     return render_page(request, "login.html", None, status, **values)
 
 

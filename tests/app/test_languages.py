@@ -62,11 +62,16 @@ class Reader(HTMLParser):
             self.said.append((self.getpos()[0], _ATTRIBUTE.sub("", data)))
 
 
-def words_in(html: str) -> list[tuple[int, str]]:
-    """Words of a language in a page, with their lines."""
+def texts_in(html: str) -> list[tuple[int, str]]:
+    """Texts of a page, with their lines."""
     reader = Reader()
     reader.feed(html)
-    found = ((line, word) for line, text in reader.said for word in _WORD.findall(text))
+    return reader.said
+
+
+def words_in(html: str) -> list[tuple[int, str]]:
+    """Words of a language in a page, with their lines."""
+    found = ((line, word) for line, text in texts_in(html) for word in _WORD.findall(text))
     return [(line, word) for line, word in found if word not in SAME]
 
 
@@ -239,6 +244,9 @@ def test_pages_of_a_running_service_have_no_english_word_left(service: Service) 
     # words without an accent, though they are long enough to have one
     left = [(page, *said) for page, answer in shown.items() for said in words_in(answer.text) if is_english(said[1])]
     assert [found for found in left if found[2].lower() not in names] == []
+    # classes by their names
+    codes = re.compile("|".join(code for code in named if "_" in code))
+    assert [page for page, answer in shown.items() for _, text in texts_in(answer.text) if codes.search(text)] == []
 
 
 def test_a_language_is_asked_for_by_the_browser_chosen_at_the_sign_in_and_kept_by_an_account(service: Service) -> None:
@@ -287,3 +295,5 @@ def test_what_a_domain_says_is_found_with_its_values_and_names_stay_as_they_are(
     assert languages.translated("at most 12 cases are leased", german) == "at most 12 cases are leased"
     both = messages.joined("; ", [messages.Message("sign in first"), messages.Message("there is no such cell")])
     assert languages.translated(both, german).startswith("melden Sie sich erst an; ")
+    chosen = messages.Message("{n} chose {code}", n=2, code=messages.Term("Irregular"))
+    assert languages.translated(chosen, german) == "2 wählten Unregelmäßig"

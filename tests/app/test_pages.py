@@ -22,7 +22,6 @@ from app.annotators.history import FINAL_AFTER
 from app.audit.sentences import WORDS
 from app.cases import queries as case_queries
 from app.database.tables import BrowserSession, utc_now
-from app.http.models import DistributionOut
 from app.http.principal import ROLE_SCOPES
 from app.labels.annotator_day import get_day_progress
 from app.main import create_app
@@ -31,7 +30,6 @@ from app.releases.registration import add_release
 from app.reports import report
 from app.settings import Settings
 from app.web import render
-from app.web.charts import LETTER, LETTERS, PosteriorChart, posterior_bars
 from tests.app.test_gate_memory import champion
 from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, twice
 from tests.app.test_people import GOOD, first_password
@@ -91,26 +89,6 @@ def test_the_cases_of_a_day_are_as_many_while_one_of_them_is_held(service: Servi
     assert totals() == (0, 3)
     assert commit(service, "anna", held, classes_of(service)[0]).status_code == 201
     assert totals() == (1, 3)
-
-
-def bars_of(*names: str) -> PosteriorChart:
-    codes = {str(k): name for k, name in enumerate(names)}
-    probs = dict.fromkeys(codes, 1 / len(codes))
-    numbers = {"class_probs": probs, "class_intervals": dict.fromkeys(codes, (0.0, 1.0)), "log_concentration": 0.0}
-    flags = {"disagreement_calibrated": True, "disagreement_constant": False}
-    said = DistributionOut.model_validate(numbers | flags | {"disagreement_prob": 0.5})
-    return posterior_bars(codes, said, said, dict.fromkeys(codes, 10))
-
-
-def test_a_long_name_moves_the_bars_and_a_very_long_one_is_shortened() -> None:
-    short, long = bars_of("Blast", "Monocyte"), bars_of("Blast", "Segmented, several lobes")
-    assert short.left == 200
-    assert long.left >= LETTER * len("Segmented, several lobes · 10")
-    assert long.rows[0].posterior_interval == (long.left, long.left + long.scale)
-    assert long.width > long.left + long.scale
-    (row,) = bars_of("x" * 90).rows
-    assert len(row.shown) == LETTERS
-    assert row.name == "x" * 90
 
 
 @pytest.fixture

@@ -237,6 +237,8 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert plots(frozen) == plots(page)
     for heading in ("Workload", "Confused classes", "By month", "By site", "Loss and its parts"):
         assert f"<h2>{heading}" in frozen
+    assert "<h3>Immature granulocyte</h3>" in frozen
+    assert "immature_granulocyte" not in frozen
     # it opens offline
     assert not re.search(r"<script|<link|<img|<form|<iframe|@import|url\(", frozen)
     assert not re.search(r"""(?:href|src|action)=""", frozen)
@@ -341,7 +343,8 @@ def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -
         changed = body.model_copy(update={"findings": body.findings.model_copy(update={"caught": caught})})
         third = write_report_sentences(changed, TARGETS)[2]
         ends = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-        assert third.text == f"Second reads of 30 % of the cells catch {ends} of the disagreements."
+        begin = f"Second reads of 30 % of the cells catch {ends} of the disagreements"
+        assert third.text == f"{begin}; random second reads would catch 30 %."
         return third.state
 
     assert state(0.59, 0.44, 0.74) == "missed-so-far"

@@ -40,13 +40,13 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     page.select_option("[name=confidence]", "0.9")
     page.fill("form[action$=label] textarea", "clumped chromatin")
     page.click("[data-action=commit]")
-    page.wait_for_selector("svg.bars")
+    page.wait_for_selector(".bars")
     n_labels = page.locator("section:has(h2:text-is('Labels')) tbody tr").count()  # another test's reader may be first
     assert page.inner_text("h1").endswith(f"{n_labels} label{'s' * (n_labels > 1)}")
     assert "1 of 3 today" in page.inner_text(".day")
     assert "clumped chromatin" in page.inner_text("section:has(h2:text-is('Labels')) table")
-    assert page.locator("svg.bars rect.posterior").count() == 8
-    assert page.locator("svg.bars line.interval").count() == 16
+    assert page.locator(".bars rect.posterior").count() == 8
+    assert page.locator(".bars line.interval").count() == 16
     page.click("text=Change or withdraw my label")
     page.check("form[action$=revise] input[value=blast]")
     page.fill("form[action$=revise] textarea", "looked again")
@@ -75,7 +75,7 @@ def test_a_lead_sees_need_and_nothing_stored_runs(browser: Browser, installation
     assert needs == sorted(needs, reverse=True)
     assert HOSTILE in page.inner_text("main")
     page.click("li.tile:has-text('script') a")
-    page.wait_for_selector("svg.bars")
+    page.wait_for_selector(".bars")
     assert "owned" not in page.title()
     assert page.locator("main script").count() == 0
     assert "first" in page.inner_text("section:has-text('Planned and further reads')")

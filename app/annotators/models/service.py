@@ -26,7 +26,7 @@ from app.http.errors import Conflict, NotFound, PreconditionFailed
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.service import JobOut, job_out
-from app.releases.service import existing_release, get_champion_alias, served_release_id
+from app.releases.service import class_names, existing_release, get_champion_alias, served_release_id
 from ml.annotators.confusions import ReaderModel, describe_annotator_habit
 from ml.util.arrays import FloatArray
 
@@ -144,21 +144,20 @@ def show_model_detail(session: Session, version: int) -> ReaderModelDetailOut:
             version=version,
             exc=exc,
         ) from exc
-    classes = existing_release(session, row.release_id).card["classes"]
-    codes, names = [info["code"] for info in classes], [info["name"] for info in classes]
+    names = class_names(session, row.release_id)
+    codes = list(names)
     readers = [
         NamedReaderOut(
             annotator=name,
             n_labels=int(n_labels),
             confusions=_by_code(confusions, codes),
-            remark=describe_annotator_habit(model, name, names),
+            remark=describe_annotator_habit(model, name, list(names.values())),
         )
         for name, n_labels, confusions in zip(model.names, model.n_labels, model.confusions, strict=True)
     ]
     summary = model_out(row, None if chosen is None else chosen.version)
-    classes_by_code = dict(zip(codes, names, strict=True))
     population = _by_code(model.population, codes)
-    return ReaderModelDetailOut(**dict(summary), class_names=classes_by_code, readers=readers, population=population)
+    return ReaderModelDetailOut(**dict(summary), class_names=names, readers=readers, population=population)
 
 
 def _by_code(matrix: FloatArray, codes: list[str]) -> dict[str, dict[str, float]]:

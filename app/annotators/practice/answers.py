@@ -28,7 +28,7 @@ from app.database.tables import (
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound
 from app.http.principal import Principal
 from app.labels.service import AlreadyLabelled, show_case_posterior
-from app.releases.service import reading_classes
+from app.releases.service import class_names, reading_classes
 from app.triage.service import eligibility_of
 from ml.agreement.qualification import balanced_choice, judge_answers
 from ml.messages import Message
@@ -70,12 +70,11 @@ def feedback_on(session: Session, item: PracticeItem, label: str) -> schemas.Fee
     if not may_be_shown(session, item):
         return schemas.FeedbackOut(label=label, label_counts=None, class_probs=None, sentences=[_CLOSED])
     after = show_case_posterior(session, item.case_id)
-    names = {info.code: info.name for info in reading_classes(session)}
     return schemas.FeedbackOut(
         label=label,
         label_counts=after.label_counts,
         class_probs=after.class_probs,
-        sentences=feedback_sentences(label, after.label_counts, after.class_probs, names),
+        sentences=feedback_sentences(label, after.label_counts, after.class_probs, class_names(session)),
     )
 
 

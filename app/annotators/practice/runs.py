@@ -62,7 +62,7 @@ def feedback_sentences(
     first = Message(
         "{likely} with a probability of {likely2}", likely=likely[0][0], likely2=_format_percent(likely[0][1])
     )
-    rest = [f"{name} {_format_percent(value)}" for name, value in likely[1:3] if value >= 0.01]
+    rest = [joined(" ", [name, _format_percent(value)]) for name, value in likely[1:3] if value >= 0.01]
     after = Message("Expected next answer: {rest}.", rest=joined(", ", [first, *rest]))
     return [joined(". ", [joined(", ", parts), you]), after]
 
@@ -107,7 +107,7 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
         )
     ]
     weak = [
-        f"{names.get(code, code)} ({_format_percent(rate)})"
+        joined(" ", [names.get(code, code), f"({_format_percent(rate)})"])
         for code, rate in rates.confusing.items()
         if rate > TOO_OFTEN
     ]

@@ -48,7 +48,7 @@ from app.context import ServiceContext
 from app.database.tables import Account, Annotator, PracticeCell, PracticeRun, PracticeSet, Qualification
 from app.http.errors import Conflict, NotFound
 from app.http.principal import Principal
-from app.releases.service import reading_classes
+from app.releases.service import class_names
 from app.triage.service import current_policy, eligibility_of
 from ml.agreement.qualification import CLEAR_FROM, balanced_choice, pass_rates
 from ml.messages import messages
@@ -67,15 +67,11 @@ def list_sets(session: Session) -> PracticeSetsOut:
     """Every set with what was made of it, newest first."""
     rows = runs.all_sets(session)
     ids = [row.id for row in rows]
-    cells, names = runs.count_cells(session, ids), _class_names(session)
+    cells, names = runs.count_cells(session, ids), class_names(session)
     by_set: dict[uuid.UUID, list[PracticeRun]] = {}
     for run in runs.runs_of_sets(session, ids):
         by_set.setdefault(run.set_id, []).append(run)
     return PracticeSetsOut(items=[_set_out(row, cells.get(row.id, 0), by_set.get(row.id, []), names) for row in rows])
-
-
-def _class_names(session: Session) -> dict[str, str]:
-    return {info.code: info.name for info in reading_classes(session)}
 
 
 def _set_out(row: PracticeSet, n_cells: int, of_set: list[PracticeRun], names: dict[str, str]) -> PracticeSetOut:
@@ -136,7 +132,7 @@ def add_set(
         object_id=row.id,
         details=details,
     )
-    return 201, _set_out(row, len(rows), [], _class_names(session))
+    return 201, _set_out(row, len(rows), [], class_names(session))
 
 
 def _build_set_report(
@@ -172,7 +168,7 @@ def retire_set(session: Session, context: ServiceContext, principal: Principal, 
             session, context.keys.audit, actor=principal.name, action="practice.retire", object_id=row.id
         )
     n_cells = runs.count_cells(session, [row.id]).get(row.id, 0)
-    return _set_out(row, n_cells, runs.runs_of_sets(session, [row.id]), _class_names(session))
+    return _set_out(row, n_cells, runs.runs_of_sets(session, [row.id]), class_names(session))
 
 
 def list_qualified(session: Session) -> QualifiedListOut:

@@ -13,7 +13,7 @@ import { lookCloser } from "./viewer.js";
 
 document.documentElement.classList.add("js");
 if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
-  for (const chart of all("svg.bars")) chart.setCurrentTime(10);
+  for (const chart of all(".bars svg")) chart.setCurrentTime(10);
 }
 const page = find("[data-read]");
 const resident = Boolean(page?.hasAttribute("data-resident"));
