@@ -215,7 +215,7 @@ class DesignOut(ResponseModel):
     ``width`` is the length of the 95 % interval of EL and of L_D.
     """
 
-    design: str
+    design: Sentence
     share: float
     catch: float
     width: dict[str, float]

@@ -152,7 +152,7 @@ def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message 
         name=name,
         value=loss.value,
         se=loss.se,
-        p="p < .0001" if p < 0.0001 else f"p = {p:.4f}",
+        p=Message("p < {p:g}", p=0.0001) if p < 0.0001 else Message("p = {p:.4f}", p=p),
     )
 
 

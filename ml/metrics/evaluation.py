@@ -406,15 +406,17 @@ UNUSABLE_SHARE = 0.05
 _LEVEL = 0.001
 _CLASSES = messages(
     {
-        True: "the class probabilities are worse than the class frequencies ({name} {value}, {low} to {high})",
+        True: "the class probabilities are worse than the class frequencies "
+        "({name} {value:.3f}, {low:.3f} to {high:.3f})",
         False: "the class probabilities are no better than the class frequencies so far "
-        "({name} {value}, {low} to {high})",
+        "({name} {value:.3f}, {low:.3f} to {high:.3f})",
     }
 )
 _DISAGREEMENT = messages(
     {
-        True: "the disagreement probability is worse than a constant ({name} {value}, {low} to {high})",
-        False: "the disagreement probability is no better than a constant so far ({name} {value}, {low} to {high})",
+        True: "the disagreement probability is worse than a constant ({name} {value:.3f}, {low:.3f} to {high:.3f})",
+        False: "the disagreement probability is no better than a constant so far "
+        "({name} {value:.3f}, {low:.3f} to {high:.3f})",
     }
 )
 
@@ -471,6 +473,6 @@ def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
         estimate = metrics[name]
         if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
             continue
-        shown = {"value": f"{estimate.value:.3f}", "low": f"{estimate.low:.3f}", "high": f"{estimate.high:.3f}"}
+        shown = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
         texts.append(Message(sentences[estimate.high < 0], name=name, **shown))
     return texts

@@ -287,3 +287,23 @@ def test_what_a_domain_says_is_found_with_its_values_and_names_stay_as_they_are(
     assert languages.translated("at most 12 cases are leased", german) == "at most 12 cases are leased"
     both = messages.joined("; ", [messages.Message("sign in first"), messages.Message("there is no such cell")])
     assert languages.translated(both, german).startswith("melden Sie sich erst an; ")
+
+
+@pytest.mark.parametrize(
+    ("language", "share", "gain"),
+    [
+        ("en", "disagreement above 20%", "0.0131"),
+        ("de", "Dissens über 20 %", "0,0131"),
+        ("ja", "不一致が 20% 超", "0.0131"),
+    ],
+)
+def test_a_page_writes_numbers_of_messages_as_its_language_does(
+    monkeypatch: pytest.MonkeyPatch, language: str, share: str, gain: str
+) -> None:
+    monkeypatch.setattr(languages, "get_page_language", lambda: language)
+    threshold = messages.Message("disagreement above {threshold}", threshold=messages.Share("0.20"))
+    assert (threshold, languages.translate_sentence(threshold)) == ("disagreement above 0.20", share)
+    found = messages.Message("expected gain above {threshold}", threshold=messages.Number("0.0131"))
+    assert gain in languages.translate_sentence(found)
+    change = messages.Message("{k} {before:.0%} → {after:.0%}", k="a.b", before=0.061, after=0.5)
+    assert languages.translate_sentence(change) == ("a.b 6 % → 50 %" if language == "de" else "a.b 6% → 50%")
