@@ -212,7 +212,7 @@ class MetricsOut(MetricsBody, MetricsHead):
 class DesignOut(ResponseModel):
     """A design of second reads: its cost (share of the cases), its catch (of disagreements) and what it tells.
 
-    ``width`` is the length of the 95 % interval of EL and of L_D.
+    ``width`` is the length of the 95% interval of EL and of L_D.
     """
 
     design: Sentence

@@ -28,7 +28,7 @@ class ChangePlan:
     max_mean_probability_change: float = 0.20
     # mean over cases of |a′ − a|
     max_mean_log_concentration_change: float = 2.0
-    # 95 % upper end of the paired change of L and of L_φ at most; None for no such margin
+    # 95% upper end of the paired change of L and of L_φ at most; None for no such margin
     max_increase: float | None = None
 
     @classmethod

@@ -196,7 +196,7 @@ def _judge_margin(whole: Change, max_increase: float | None) -> GateDecision:
     return GateDecision(
         [
             Message(
-                "{name} could rise by up to {high:.4f} (95 %); the change plan allows {max_increase:g}",
+                "{name} could rise by up to {high:.4f} (95%); the change plan allows {max_increase:g}",
                 name=name,
                 high=high,
                 max_increase=max_increase,

@@ -19,7 +19,7 @@ _OUT_OF_REACH = 100
 
 
 def required_case_factor(loss: Estimate | ModelAssisted, level: float) -> float | None:
-    """Factor of cases needed to show a change with 80 % power if it is as large as estimated."""
+    """Factor of cases needed to show a change with 80% power if it is as large as estimated."""
     if loss.se is None or not loss.value < 0:
         return None
     return max(1.0, float((ndtri(1 - level) + ndtri(POWER)) * loss.se / -loss.value) ** 2)

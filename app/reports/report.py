@@ -39,9 +39,9 @@ METRIC_MEANINGS = messages(
         "accuracy": (
             "share of cells with three labels in which the most probable class is the annotators' most frequent one"
         ),
-        "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
+        "L": "expected loss: squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
         "skill": "skill score: reduction of L compared with the class frequencies (1 best, 0 no better)",
-        "EL": "expected loss: the part of L that better probabilities could avoid",
+        "EL": "epistemic loss: the part of L that better probabilities could avoid",
         "CL_paired": "the part of EL that recalibration could avoid",
         "DL": "the part of EL that needs a better network (EL = CL + DL, on cells with two labels)",
         "CL": "CL over every cell with a label; not a part of EL",

@@ -133,11 +133,11 @@ def _describe_direction(off: _ValueInterval, gap: float) -> str:
 def _turnaround_sentence(found: DurationOut, limit: float) -> ReportSentence:
     target = gettext("within %(time)s", time=format_hours(limit))
     if found.n == 0 or found.nine_tenths is None:
-        missing = gettext("planned reads") if found.n == 0 else gettext("answers to 90 %% of planned reads")
+        missing = gettext("planned reads") if found.n == 0 else gettext("answers to 90%% of planned reads")
         return ReportSentence("weeks", gettext("Time to answer planned reads"), target, "unknown", missing)
     ends = "" if found.low is None else f" ({_format_hours_range(found)})"
     text = gettext(
-        "90 %% of planned reads are answered within %(time)s%(ends)s.",
+        "90%% of planned reads are answered within %(time)s%(ends)s.",
         time=format_hours(found.nine_tenths),
         ends=ends,
     )
@@ -174,9 +174,9 @@ def format_percent(value: float | None) -> str:
     """A share in whole per cent.
 
     >>> format_percent(0.514), format_percent(None)
-    ('51 %', '–')
+    ('51%', '–')
     """
-    return "–" if value is None else f"{100 * value:.0f} %"
+    return "–" if value is None else localize_decimal(f"{value:.0%}")
 
 
 def _percent_with_interval(found: MetricOut) -> str:

@@ -20,7 +20,7 @@ _COUNT = " · 00"
 
 @dataclass(frozen=True)
 class BarRow:
-    """One class: a bar for the prior, one for the posterior, each with its 95 % interval, in px."""
+    """One class: a bar for the prior, one for the posterior, each with its 95% interval, in px."""
 
     name: str
     shown: str

@@ -38,12 +38,12 @@ def _format_range(low: float | None, high: float | None, digits: int) -> str:
 
 
 def interval(estimate: HasInterval | None, digits: int = 4) -> str:
-    """The 95 % interval of an estimate."""
+    """The 95% interval of an estimate."""
     return NOTHING if estimate is None or estimate.low is None else _format_range(estimate.low, estimate.high, digits)
 
 
 def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
-    """The 95 % interval of an estimate for new annotators."""
+    """The 95% interval of an estimate for new annotators."""
     if estimate is None or estimate.low_new is None:
         return NOTHING
     return _format_range(estimate.low_new, estimate.high_new, digits)

@@ -415,7 +415,7 @@ def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service) -> None
     assert re.search(r"on the same cells: \d+ points? (lower|higher)", compared)
     assert not re.search(r"[+-]\d", compared)  # nobody has to look for a sign
     own = shown["agreement"]
-    agrees = f'{100 * own["value"]:.0f} % <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'
+    agrees = f'{100 * own["value"]:.0f}% <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'
     for path in ("/people", f"/people/{service.principal('anna').account_id}"):
         assert agrees in service.get("admin", path).text
     cookie = first_password(service, "anna")
