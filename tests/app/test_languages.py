@@ -153,6 +153,19 @@ def test_every_sentence_is_translated_with_the_same_values(language: str) -> Non
     assert wrong == []
 
 
+def test_no_sentence_of_a_catalogue_is_in_the_language_of_another() -> None:
+    german, japanese = (
+        {(m.context, m.id): m.string for m in sources.read(language) if m.id} for language in ("de", "ja")
+    )
+    same = [key for key, text in german.items() if japanese[key] == text]
+    texts = [german[key] if isinstance(german[key], str) else " ".join(german[key]) for key in same]
+    words = [
+        (key[1], _WORD.findall(_TAG.sub("", re.sub(r"\{\w+\}", "", text))))
+        for key, text in zip(same, texts, strict=True)
+    ]
+    assert [(one, found) for one, found in words if found and set(found) - set(_WORD.findall(str(one)))] == []
+
+
 def test_codes_that_pages_show_are_terms() -> None:
     kinds = (Arm, DeclineReason, Status, Purpose, Partition)
     codes = [*ROLE_SCOPES, *(code for kind in kinds for code in get_args(kind))]

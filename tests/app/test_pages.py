@@ -268,7 +268,7 @@ def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(servi
         assert answer.status_code == 403
         assert "<nav" in answer.text
         assert "<h1>other cells" in answer.text
-        assert beside(answer.text, "password") == "Repeat your password: it is missing or wrong."
+        assert beside(answer.text, "password") == "The password is missing or wrong; enter it again."
         assert unescape(re.findall(r'name="reason"[^>]*>([^<]*)<', answer.text)[0]) == REASON
         assert re.search(r'name="despite_gate"[^>]* checked', answer.text)
         assert answer.text.count('aria-invalid="true"') == 1  # that of the other form is as it was
@@ -286,7 +286,7 @@ def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(servi
 def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Service, release: str) -> None:
     cookie = first_password(service, "admin")
     answer = move(service, release, cookie, password=GOOD, reason=" ")
-    assert (answer.status_code, beside(answer.text, "reason")) == (422, "Say why.")
+    assert (answer.status_code, beside(answer.text, "reason")) == (422, "Give a reason.")
     for wrong, status in (({"despite_gate": "false"}, 409), ({"revision": "7"}, 412)):
         answer = move(service, release, cookie, password=GOOD, **wrong)
         assert answer.status_code == status

@@ -538,4 +538,4 @@ def test_what_nothing_checked_is_null_everywhere_and_read_twice(unchecking: Serv
     assert detail["out_of_distribution_check"] is False
     for page in ("/worklist", f"/cases/{case['id']}"):
         assert "not checked" in unchecking.get("viewer", page).text
-    assert "no check for unlike images" in unchecking.get("admin", f"/releases/{detail['id']}").text
+    assert "no out-of-distribution check" in unchecking.get("admin", f"/releases/{detail['id']}").text
