@@ -161,15 +161,15 @@ _MONTHS = (
         gettext_noop("Dec"),
     ),
 )
-_QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_QUARTERS = (0, 25, 50, 75, 100)
 
 
 def _from_left() -> list[AxisTick]:
-    return [AxisTick(100 * share, format_percent(share)) for share in _QUARTERS]
+    return [AxisTick(at, format_percent(at / 100)) for at in _QUARTERS]
 
 
 def _from_below() -> list[AxisTick]:
-    return [AxisTick(100 * (1 - share), format_percent(share)) for share in _QUARTERS]
+    return [AxisTick(100 - at, format_percent(at / 100)) for at in _QUARTERS]
 
 
 def draw_reliability(bins: Sequence[BinOut], what: str) -> ReportPlot:
