@@ -170,10 +170,10 @@ def demo(
         if not logins:
             return
         address = f"http://{context.settings.host}:{port or context.settings.port}/login"
-        say(f"\nsign in at {address}; each password works once, and asks for one of your own:")
+        say(f"\nsign in at {address}; each password works once, then you choose your own:")
         for name, password in one_time_passwords(context).items():
-            say(f"  {name:<14}{password or 'with the password that was chosen'}")
-        say("whoever has not chosen one gets another from `secondread demo`, run again")
+            say(f"  {name:<14}{password or 'its chosen password'}")
+        say("to print new ones for accounts without a chosen password, run `secondread demo` again")
         say(f"API key of admin: {context.settings.home / 'demo' / 'api_key'}\n")
 
 

@@ -16,7 +16,7 @@ from app.http.models import MetricOut
 from app.metrics import service as metric_service
 from app.reports import statistics
 from app.reports.schemas import ReportBody, ReportParts
-from app.reports.sentences import format_hours, format_percent, format_share_interval
+from app.reports.sentences import format_hours, format_percent, format_rate, format_share_interval
 from app.reports.statistics import summarise_workload
 from app.triage.service import current_policy
 from ml.messages import messages
@@ -28,7 +28,12 @@ STYLE = Path(__file__).parent / "static" / "report.css"
 #: Colours of both, and of all other pages.
 COLOURS = STYLE.with_name("colours.css")
 #: Filters of these templates, by their names.
-FILTERS = {"percent": format_percent, "percent_ends": format_share_interval, "hours": format_hours}
+FILTERS = {
+    "percent": format_percent,
+    "percent_ends": format_share_interval,
+    "rate": format_rate,
+    "hours": format_hours,
+}
 
 #: Digits of the headline metrics.
 SHOWN_DIGITS = 4

@@ -179,6 +179,15 @@ def format_percent(value: float | None) -> str:
     return "–" if value is None else localize_decimal(f"{value:.0%}")
 
 
+def format_rate(value: float | None) -> str:
+    """A share that somebody set, with its decimals in per cent.
+
+    >>> format_rate(0.1), format_rate(0.025), format_rate(None)
+    ('10%', '2.5%', '–')
+    """
+    return "–" if value is None else localize_decimal(f"{100 * value:.3g}%")
+
+
 def _percent_with_interval(found: MetricOut) -> str:
     return format_percent(found.value) + format_share_interval(found)
 

@@ -99,6 +99,9 @@ TERMS = (
     *("check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),
     # results of imported rows
     *("created", "known", "differs", "ignored"),
+    # kinds and strengths of image shifts
+    *("unshifted", "half magnification", "double magnification", "off centre", "defocus", "hue"),
+    *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
     # purposes of sets, names of releases, ways to fit
     *("training", "qualification", "champion", "challenger"),
 )
