@@ -292,7 +292,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
         assert answer.status_code == status
         assert 'id="champion-fault"' in answer.text
         assert "<nav" in answer.text
-        assert ("without a promotion check" in answer.text) == (status == 409)
+        assert ("to promote it anyway, set despite_gate" in answer.text) == (status == 409)
 
 
 def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:

@@ -470,8 +470,8 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
     failed = adapted(service)
     with service.context.database.read() as session:
         n = len(read_recalibration_inputs(session, service.context).fitting.case_ids)
-    needs = "needs 20 cases with two blind planned labels, and labelled cells of 10 patients"
-    for words in (needs, f"there are {n}, of ", "more cells read twice"):
+    needs = "needs 20 cells with two blinded planned labels, and labelled cells from 10 patients"
+    for words in (needs, f"which has {n} and ", "more cells with two labels"):
         assert words in failed["error"]
 
 
