@@ -55,8 +55,8 @@ METRIC_MEANINGS = messages(
         "skill_D": (
             "skill score: reduction of this error compared with one constant for all cells (1 best, 0 no better)"
         ),
-        "L_D_minus_max": "L_D less that of 1 − max f taken for φ (below 0: better)",
-        "L_D_minus_gini": "L_D less that of 1 − Σf² taken for φ (below 0: better)",
+        "L_D_minus_max": "L_φ minus the same loss of the simple rule φ = 1 − max f (below 0: better)",
+        "L_D_minus_gini": "L_φ minus the same loss of the simple rule φ = 1 − Σf² (below 0: better)",
         "CL_D": "the part of it that recalibration could avoid",
         "CE_D": "calibration error of the disagreement probability",
     }
