@@ -155,7 +155,7 @@ def test_trying_again_costs_and_neither_names_nor_roll_backs_give_it_back(labora
     gate = judged(service, less_sure)
     assert gate["attempt"]["number"] == 3
     # it is better than that champion, which was promoted despite the gate, and worse than the first one: it harms
-    assert any("better in L and L_φ" in finding for finding in gate["findings"])
+    assert any("Improved: L and L_φ." in finding for finding in gate["findings"])
     assert gate["since_first"]["release"] not in {sure, str(same.id)}
     assert gate["reasons"] != []
     assert all("since the first champion" in reason for reason in gate["reasons"])
@@ -369,12 +369,12 @@ def test_too_few_labels_say_how_many_more_are_needed_and_nobody_tries_again_in_v
     for number in range(3):
         store(service, f"case-{number}", cell_png(number), {"reader": 1}, patient=f"p{number}")
     asked, sentences = refused(service)
-    assert sentences[0].startswith("Refused: recalibration needs 50 labelled cells of 10 patients")
-    assert "more labelled cells are needed there" in sentences[1]
-    assert "more patients there" in sentences[2]
+    assert sentences[0].startswith("Refused: recalibration needs 50 labelled cells from 10 patients")
+    assert "more labelled cells are needed in that partition" in sentences[1]
+    assert sentences[2].startswith("They must include ")
     page = service.get("admin", "/jobs", headers={"Accept-Language": "de"}).text
-    assert "die Rekalibrierung braucht im Kalibrierungsteil 50 befundete Fälle von 10 Patienten; es sind " in page
-    assert "Dort müssen sie von " in page
+    assert "die Rekalibrierung braucht im Kalibrierungsteil 50 beurteilte Zellbilder von 10 Patienten; es sind " in page
+    assert "weitere Patienten umfassen." in page
     page = service.get("admin", "/jobs").text
     assert "The latest recalibration was rejected" in page
     assert "There are no new labels since" in page
