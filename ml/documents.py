@@ -83,12 +83,12 @@ def _written(value: Any, name: str) -> Any:
         return value if isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if isinstance(value, Mapping):
         return {str(key): _written(inner, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_written(inner, name) for inner in value]
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
     if is_dataclass(value):
         return to_document(value)
     raise ValueError(f"{name}: a {type(value).__name__} has no JSON form")

@@ -7,6 +7,7 @@ catalogues, which ``tools/catalogues.py`` fills.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from numbers import Real
 from string import Formatter
 from typing import Any, Self, TypeVar
 
@@ -34,6 +35,23 @@ def key_of(code: str) -> str:
 
 class Term(str):
     """A code that pages translate as a word, such as a job's state."""
+
+
+class Number(str):
+    """A number as English writes it; pages write it as their language does."""
+
+
+class Share(Number):
+    """A probability with decimals, which pages show as a whole percentage.
+
+    >>> Message("disagreement above {threshold}", threshold=Share("0.20"))
+    'disagreement above 0.20'
+    """
+
+
+#: Kinds of values by their mark among stored JSON values.
+_NUMBERS = {"$number": Number, "$share": Share}
+_MARKS = {kind: mark for mark, kind in _NUMBERS.items()}
 
 
 class Message(str):
@@ -70,7 +88,10 @@ class Message(str):
 
 
 def _shown(value: object, form: str) -> str:
-    return value if isinstance(value, Message | Term) else format(value, form)
+    if isinstance(value, Message | Term | Number):
+        return value
+    text = format(value, form)
+    return Number(text) if isinstance(value, Real) and not text.isalnum() else text
 
 
 def _restored(code: str, values: Mapping[str, str]) -> Message:
@@ -132,11 +153,17 @@ def packed(value: Any) -> Any:
 def _packed(value: str) -> Any:
     if isinstance(value, Message):
         return {_CODE: value.code, "values": {name: _packed(inner) for name, inner in value.values.items()}}
+    if isinstance(value, Number):
+        return {_MARKS[type(value)]: str(value)}
     return {_CODE: value, "values": None} if isinstance(value, Term) else value
 
 
 def unpacked(found: Any) -> Any:
-    """Message of a JSON object, or the object: an ``object_hook``."""
+    """Message or number of a JSON object, or the object: an ``object_hook``."""
+    if len(found) == 1:
+        ((mark, text),) = found.items()
+        ours = mark in _NUMBERS and isinstance(text, str) and (mark != "$share" or text.replace(".", "", 1).isdecimal())
+        return _NUMBERS[mark](text) if ours else found
     code, values = found.get(_CODE), found.get("values", "")
     if len(found) != 2 or not isinstance(code, str) or not (values is None or isinstance(values, dict)):
         return found

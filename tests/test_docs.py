@@ -83,7 +83,7 @@ def test_the_demo_trains_a_network_that_learned_something(tmp_path: Path) -> Non
     assert steps["with concentration head"]["L_D"]["value"] < steps["raw"]["L_D"]["value"]
     report = json.loads(installation.run("recalibrate", "--json").stdout)
     assert report["gate"]["passed"], report["gate"]["reasons"]
-    installation.run("release", "promote", report["release"], "--reason", "the gate passed it")
+    installation.run("release", "promote", report["release"], "--reason", "passed the promotion check")
     listed = json.loads(installation.run("release", "list", "--json").stdout)
     assert [release["id"] for release in listed if "champion" in release["aliases"]] == [report["release"]]
 

@@ -18,7 +18,7 @@ from ml.agreement.one_annotator import (
     shrunk_share,
     soft_confusions,
 )
-from ml.messages import Message
+from ml.messages import Message, Number
 from ml.util.arrays import FloatArray, IntArray
 
 #: Cases, reads and repeats are counted in such steps, so that no single one can be told from two looks.
@@ -178,7 +178,7 @@ _MOST = 3
 
 def format_share(value: float) -> str:
     """Format a share in whole per cent, the precision that chance leaves."""
-    return f"{100 * value:.0f} %"
+    return Number(f"{value:.0%}")
 
 
 def reading_sentences(reading: OwnReadingOut, names: Mapping[str, str]) -> list[str]:

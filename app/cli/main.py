@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 secondread = typer.Typer(
     name="secondread",
-    help="Calibrated class and disagreement probabilities for cell images, and blind second reads.",
+    help="Calibrated class and disagreement probabilities for cell images, and blinded second reads.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-release = typer.Typer(no_args_is_help=True, help="Releases: add, list, judge, promote.")
+release = typer.Typer(no_args_is_help=True, help="Model releases: add, list, judge, promote.")
 dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
 
 
@@ -46,16 +46,14 @@ def _read_global_options(
 @secondread.command("import")
 def import_command(
     source: Annotated[Path, typer.Argument(help="Folder or zip of images, with or without manifest.csv.")],
-    account: Annotated[str, typer.Option(help="Account that the cases are stored by.")] = "admin",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would become of each row; store nothing.")
-    ] = False,
+    account: Annotated[str, typer.Option(help="Account that stores the cells.")] = "admin",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the result of each row; store nothing.")] = False,
     shard: Annotated[
         str | None, typer.Option(help="Import the part i/n of the rows; other processes import the others.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Import many images as cases; running it again adds what is missing.
+    """Import many images as cells; running it again adds what is missing.
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
     """
@@ -91,11 +89,11 @@ def release_add(
     path: Annotated[Path, typer.Argument(help="Release folder.")],
     fit_ood_check: Annotated[
         Path | None,
-        typer.Option(help="Folder or manifest of images like those to come: fit a check for unlike ones to them."),
+        typer.Option(help="Folder or manifest of typical images, to which an out-of-distribution check is fitted."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify a release, try its network in a limited process, and register it; the first one is served at once."""
+    """Verify a model release, try its network in a sandbox, and register it; the first one is served at once."""
     from app.releases.registration import add_release
     from app.releases.service import describe_release
     from app.releases.training import measure_training_overlap
@@ -109,8 +107,8 @@ def release_add(
             overlap = measure_training_overlap(session, context.keys.training, row.card, index)
     if not release_out.out_of_distribution_check:
         say(
-            "warning: the release has no check for unlike images, so each of its cases is read twice; add it with "
-            "--fit-ood-check IMAGES to fit one to images like those to come"
+            "warning: the release has no out-of-distribution check, so each of its cells is read twice; add it with "
+            "--fit-ood-check IMAGES to fit one to typical images"
         )
     if release_out.metrics_stated_by_maker:
         say("warning: the metrics on its card are stated by the maker: they do not name this network")
@@ -134,9 +132,10 @@ def release_list(as_json: Json = False) -> None:
 @release.command("promote")
 def release_promote(
     release_id: Annotated[uuid.UUID, typer.Argument(help="Release to serve.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log.")],
     despite_gate: Annotated[
-        bool, typer.Option("--despite-gate", help="Promote it although the gate refused it, or has not judged it.")
+        bool,
+        typer.Option("--despite-gate", help="Promote it although the promotion check rejected or never judged it."),
     ] = False,
 ) -> None:
     """Make a release champion; promoting an earlier one is the rollback."""
@@ -153,7 +152,7 @@ def release_promote(
 def release_judge(
     release_id: Annotated[uuid.UUID, typer.Argument(help="Model release trained elsewhere.")], as_json: Json = False
 ) -> None:
-    """Judge a release against the champion by the gate, as a recalibration's candidate is; promotes nothing."""
+    """Run the promotion check of a model release against the champion; promotes nothing."""
     from app.cli.recalibration import judge_release_inline
     from app.job_table import FUNCTIONS
 
@@ -168,12 +167,12 @@ def recalibrate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="none, temperature, vector or matrix: calibration of the class probabilities, refitted; adapt: "
-            "for other annotators than the release's and few cases read twice, keeps the champion's calibration but "
-            "for temperature, level and slope of the disagreement. The change plan allows which. Left out: temperature."
+            help="none, temperature, vector or matrix refit the calibration of the class probabilities. adapt is for "
+            "other annotators and few cells read twice: only temperature, level and slope of the disagreement change. "
+            "The change plan lists the allowed methods. Default: temperature."
         ),
     ] = None,
-    since: Annotated[datetime | None, typer.Option(help="Only cases stored at this UTC time or later.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only cells stored at this UTC time or later.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fit a candidate release on the labels collected so far and judge it against the champion; promotes nothing."""
@@ -185,7 +184,7 @@ def recalibrate(
         report = recalibrate_inline(context, FUNCTIONS, method, None if since is None else since.replace(tzinfo=UTC))
     lines = [f"candidate {report.release}: {report.gate.headline()}", *report.gate.reasons, *report.gate.findings]
     if report.n_kept_for_sets:
-        lines.append(f"{report.n_kept_for_sets:,} cases are kept for answer sets: no fit has seen them")
+        lines.append(f"{report.n_kept_for_sets:,} cells are kept for prediction sets: no fit has used them")
     if report.fit.adaptation is not None:
         lines.append(adaptation_sentence(report.fit.adaptation.document()))
     for name, before in report.champion.items():
@@ -197,19 +196,20 @@ def recalibrate(
 
 @dataset.command("export")
 def dataset_export(
-    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    out: Annotated[Path, typer.Option(help="New folder.")],
     partition: Annotated[
         Literal["all", "calibration", "evaluation"] | None,
-        typer.Option(help="calibration, evaluation or all; calibration where left out, with --proof all."),
+        typer.Option(help="calibration, evaluation or all (default: calibration; with --proof: all)."),
     ] = None,
     kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Format of the tables.")] = "csv",
     images: Annotated[bool, typer.Option("--images/--no-images", help="Write the images too.")] = True,
     proof: Annotated[
-        bool, typer.Option("--proof", help="Also write the audit and every row as a proof, and what checks it.")
+        bool,
+        typer.Option("--proof", help="Also write the audit log and all rows as a proof, and a program to check it."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write collected labels, predictions, images and the audit as tables and files."""
+    """Write collected labels, predictions, images and the audit log as tables and files."""
     from app.maintenance.export import export_dataset
 
     chosen: Literal["all", "calibration", "evaluation"] = partition or ("all" if proof else "calibration")
@@ -217,7 +217,7 @@ def dataset_export(
         counts = export_dataset(session, context, out, chosen, kind=kind, images=images, proof=proof)
     text = f"{counts['n_cases']:,} cases and {counts['n_labels']:,} labels in {out}"
     if counts["n_kept_for_sets"]:
-        text += f"; {counts['n_kept_for_sets']:,} cases are kept for answer sets and left out"
+        text += f"; {counts['n_kept_for_sets']:,} cells are kept for prediction sets and left out"
     emit(counts, as_json, text)
 
 

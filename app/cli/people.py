@@ -82,7 +82,7 @@ def user_list(as_json: Json = False) -> None:
 @patient.command("erase")
 def patient_erase(
     name: Annotated[str, typer.Argument(help="Pseudonym of the patient, as uploaded.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the audit, so it must not name the patient.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log, so it must not name the patient.")],
     without_patient: Annotated[
         bool, typer.Option("--case", help="NAME is the external id of a cell without a patient.")
     ] = False,
@@ -105,7 +105,7 @@ def patient_erase(
 def key_add(
     name: Annotated[str, typer.Argument(help="Account the key belongs to.")],
     scope: Annotated[list[str] | None, typer.Option(help="Scope of a service key; may be repeated.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never where left out.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires (default: never).")] = None,
     as_json: Json = False,
 ) -> None:
     """Make an API key and print it, this once."""

@@ -46,11 +46,11 @@ _AcceptOlderHead = Annotated[
 
 @commands.command(epilog=_settings_epilog())
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address; SECONDREAD_HOST where left out.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; SECONDREAD_PORT where left out.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address (default: SECONDREAD_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port (default: SECONDREAD_PORT).")] = None,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Processes that serve the port; SECONDREAD_PROCESSES where left out."),
+        typer.Option(min=1, max=64, help="Processes that serve the port (default: SECONDREAD_PROCESSES)."),
     ] = None,
     accept_older_head: _AcceptOlderHead = None,
 ) -> None:
@@ -259,7 +259,7 @@ def db_verify(
 
 @db.command("backup")
 def db_backup(
-    out: Annotated[Path, typer.Argument(help="Folder to make; keep it secret, it contains the key.")],
+    out: Annotated[Path, typer.Argument(help="New folder; keep it secret, it contains the key.")],
 ) -> None:
     """Copy database, images, releases and evaluations while the service runs."""
     from app.audit.anchor import HeadFile
@@ -291,7 +291,7 @@ def db_backup(
 
 @db.command("rotate-key")
 def db_rotate_key(
-    reason: Annotated[str, typer.Option(help="Why; kept in the audit.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -299,7 +299,7 @@ def db_rotate_key(
         ),
     ] = None,
 ) -> None:
-    """Add a key to the key ring, with which the audit is signed from now on; coins and partitions do not move."""
+    """Add a key to the key ring: it signs new entries of the audit log; random draws and partitions stay the same."""
     from app.audit.rotation import rotate_key, write_ring
 
     with service_context(check_schema=False, direct=True) as context:
@@ -318,11 +318,11 @@ def db_rotate_key(
 
 @db.command("restore")
 def db_restore(
-    source: Annotated[Path, typer.Argument(help="Folder that `db backup` made.")],
+    source: Annotated[Path, typer.Argument(help="Folder that `db backup` wrote.")],
     without_list: Annotated[
         bool,
         typer.Option(
-            "--without-list", help="There is no list of erasures: who was erased after the backup, is there again."
+            "--without-list", help="Restore without a list of erasures; patients erased after the backup return."
         ),
     ] = False,
 ) -> None:

@@ -19,7 +19,7 @@ from app.triage.service import PolicyIn, add_policy, current_policy
 
 # cells stored in one transaction, short enough for others to write in between
 _BATCH = 8
-_TRIAGE = "second reads where two annotators are likely to differ, as a laboratory would ask for them"
+_TRIAGE = "second reads of cells on which two annotators are likely to differ"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _DEFINITIONS = {
     }.items()
 }
 _ORDER_SEED = 2026
-_STUDY = "an earlier study: both annotators read every cell, and whatever is undecided stays so"
+_STUDY = "an earlier study: both annotators read every cell, without adjudication"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ SHARPNESS, CONCENTRATION = 0.55, 10.0
 PICTURE_PX = 160
 # every 17th simulated cell: no two are of one patient
 _STEP = 17
-_STUDY = "an earlier study: whatever is undecided stays so"
+_STUDY = "an earlier study without adjudication"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Page languages: chooses the language of a request and translates its sentences."""
 
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache
@@ -11,7 +12,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from starlette.requests import Request
 
-from ml.messages import Message, Term
+from ml.messages import Message, Number, Share, Term
 
 SOURCE = "en"
 #: By their codes, each by the name that it has for itself.
@@ -138,11 +139,16 @@ def translated(text: str, catalogue: NullTranslations) -> str:
     if not isinstance(text, Message):
         return catalogue.pgettext(SAID, text)
     found = catalogue.pgettext(SAID, text.code)
-    values = {
-        name: translated(value, catalogue) if isinstance(value, Message | Term) else value
-        for name, value in text.values.items()
-    }
+    values = {name: _translate_value(value, catalogue) for name, value in text.values.items()}
     return found.format_map(values) if values else found
+
+
+def _translate_value(value: str, catalogue: NullTranslations) -> str:
+    if isinstance(value, Message | Term):
+        return translated(value, catalogue)
+    if isinstance(value, Share):
+        return localize_decimal(f"{float(value):.0%}")
+    return localize_decimal(value) if isinstance(value, Number) else value
 
 
 def list_catalogue_entries(spoken: str, context: str) -> dict[str, str]:
@@ -165,12 +171,13 @@ def _script_words(spoken: str) -> Markup:
 
 
 def localize_decimal(value: object) -> str:
-    """Write a number with the decimal sign of the page's language.
+    """Write a number with the signs of the page's language.
 
     >>> localize_decimal("1,234.5")
     '1,234.5'
     """
-    return str(value).translate(_SIGNS) if get_page_language() == "de" else str(value)
+    return _PERCENT.sub(" %", str(value).translate(_SIGNS)) if get_page_language() == "de" else str(value)
 
 
 _SIGNS = str.maketrans(",.", ".,")
+_PERCENT = re.compile(r"(?<=\d)%")

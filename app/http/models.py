@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -12,12 +13,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     StringConstraints,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 
 from ml.messages import Message
+from ml.metrics.definitions import with_long_names, without_long_names
 from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
 
 # NUL, which PostgreSQL cannot store, and what turns the direction of all text behind it on a page
@@ -138,6 +141,23 @@ class MetricOut(ResponseModel):
             "low_new": self.low_new,
             "high_new": self.high_new,
         }
+
+
+def _without_long_names(values: Any) -> Any:
+    return without_long_names(values) if isinstance(values, Mapping) else values
+
+
+#: Takes what ``both_names`` wrote.
+BY_SYMBOL = BeforeValidator(_without_long_names)
+
+
+def both_names(of: Any) -> PlainSerializer:
+    """Write values by metric under symbol and long name."""
+    return PlainSerializer(with_long_names, return_type=dict[str, of])
+
+
+#: Estimates by symbol; JSON has each under its long name, too.
+MetricsByName = Annotated[dict[str, MetricOut], BY_SYMBOL, both_names(MetricOut)]
 
 
 class ClassOut(ResponseModel):

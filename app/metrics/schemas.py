@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.http.models import Line, MetricOut, Moment, RequestModel, ResponseModel, Sentence
+from app.http.models import (
+    BY_SYMBOL,
+    Line,
+    MetricOut,
+    MetricsByName,
+    Moment,
+    RequestModel,
+    ResponseModel,
+    Sentence,
+    both_names,
+)
 from app.predictions.service import PublishedSets
 from ml.metrics import Evaluation
 
@@ -30,7 +40,9 @@ class ClassMetricsOut(ResponseModel):
 
     name: Annotated[str, Field(alias="class")]
     CL: float | None
+    calibration_loss: float | None
     EL: float | None
+    epistemic_loss: float | None
     bins: list[BinOut]
 
 
@@ -83,7 +95,7 @@ class GroupOut(ResponseModel):
 
     group: str
     n_cases: int
-    metrics: dict[str, MetricOut]
+    metrics: MetricsByName
 
 
 class DriftOut(ResponseModel):
@@ -156,7 +168,7 @@ class EvaluationDocument(ResponseModel):
     n_classes: int
     n_bins: int
     debias: str
-    metrics: dict[str, MetricOut]
+    metrics: MetricsByName
     classes: list[ClassMetricsOut]
     class_bins: list[BinOut]
     disagreement_bins: list[BinOut]
@@ -200,10 +212,10 @@ class MetricsOut(MetricsBody, MetricsHead):
 class DesignOut(ResponseModel):
     """A design of second reads: its cost (share of the cases), its catch (of disagreements) and what it tells.
 
-    ``width`` is the length of the 95 % interval of EL and of L_D.
+    ``width`` is the length of the 95% interval of EL and of L_D.
     """
 
-    design: str
+    design: Sentence
     share: float
     catch: float
     width: dict[str, float]
@@ -229,7 +241,7 @@ class ComparisonOut(ResponseModel):
     n_labelled: int
     n_labelled_not_predicted: int
     trained_on: TrainedOnOut
-    metrics: dict[str, ComparedOut]
+    metrics: Annotated[dict[str, ComparedOut], BY_SYMBOL, both_names(ComparedOut)]
 
 
 class EvaluationIn(RequestModel):

@@ -29,6 +29,7 @@ from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import AfterRevealOut, ComparedOut, ComparisonOut, CorrectionsOut, DesignOut, DirectionOut
 from app.metrics.snapshot import load_current_dataset
 from app.releases.service import class_codes, existing_release, served_release_id
+from ml.messages import Message
 from ml.metrics.cases import epistemic_terms, observed_disagreement, select_sample, statistic_terms
 from ml.metrics.paired_difference import paired_changes
 from ml.metrics.selection import (
@@ -168,12 +169,14 @@ def simulate_designs(cohort: Cohort, floor: float) -> list[DesignOut]:
 def _design_probabilities(planned: FloatArray, dpe: FloatArray, floor: float) -> Mapping[str, FloatArray]:
     share = float(np.clip(planned.mean(), floor, 1.0))
     return {
-        "as planned so far": planned,
-        f"highest disagreement, {floor:.0%} of the others": threshold_probabilities(dpe, share, floor),
-        f"graded with disagreement, at least {floor:.0%}": graded_probabilities(
+        Message("as planned so far"): planned,
+        Message("highest disagreement, {floor:.0%} of the others", floor=floor): threshold_probabilities(
+            dpe, share, floor
+        ),
+        Message("graded with disagreement, at least {floor:.0%}", floor=floor): graded_probabilities(
             dpe, graded_scale(dpe, share, floor), floor
         ),
-        "at random": np.full(len(dpe), share),
+        Message("at random"): np.full(len(dpe), share),
     }
 
 

@@ -147,6 +147,4 @@ def _describe_verdict(gain: HeldOutGain | None) -> str:
 def _format_gain(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return Message("{value:.4f} (too few cells for an interval)", value=gain.value)
-    return Message(
-        "{value:.4f} (95 % interval {low:.4f} to {high:.4f})", value=gain.value, low=gain.low, high=gain.high
-    )
+    return Message("{value:.4f} (95% interval {low:.4f} to {high:.4f})", value=gain.value, low=gain.low, high=gain.high)

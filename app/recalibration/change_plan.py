@@ -10,6 +10,7 @@ import numpy as np
 
 from ml.calibration.domain_adaptation import FEWEST_PAIRS
 from ml.distributions.families import DirichletCpe, PredictiveDistribution
+from ml.messages import Message
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class ChangePlan:
     max_mean_probability_change: float = 0.20
     # mean over cases of |a′ − a|
     max_mean_log_concentration_change: float = 2.0
-    # 95 % upper end of the paired change of L and of L_φ at most; None for no such margin
+    # 95% upper end of the paired change of L and of L_φ at most; None for no such margin
     max_increase: float | None = None
 
     @classmethod
@@ -62,15 +63,21 @@ class ChangePlan:
         shift = None
         if isinstance(before, DirichletCpe) and isinstance(after, DirichletCpe):
             shift = float(np.abs(after.log_concentration - before.log_concentration).mean())
-        broken = []
+        broken: list[str] = []
         if moved > self.max_mean_probability_change:
             broken.append(
-                f"class probabilities would move by {moved:.3f} on average, more than "
-                f"{self.max_mean_probability_change:g}"
+                Message(
+                    "class probabilities would move by {moved:.3f} on average, more than {limit:g}",
+                    moved=moved,
+                    limit=self.max_mean_probability_change,
+                )
             )
         if shift is not None and shift > self.max_mean_log_concentration_change:
             broken.append(
-                f"log concentrations would move by {shift:.2f} on average, more than "
-                f"{self.max_mean_log_concentration_change:g}"
+                Message(
+                    "log concentrations would move by {shift:.2f} on average, more than {limit:g}",
+                    shift=shift,
+                    limit=self.max_mean_log_concentration_change,
+                )
             )
         return {"mean_probability_change": moved, "mean_log_concentration_change": shift}, broken

@@ -152,7 +152,7 @@ def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message 
         name=name,
         value=loss.value,
         se=loss.se,
-        p="p < .0001" if p < 0.0001 else f"p = {p:.4f}",
+        p=Message("p < {p:g}", p=0.0001) if p < 0.0001 else Message("p = {p:.4f}", p=p),
     )
 
 
@@ -196,7 +196,7 @@ def _judge_margin(whole: Change, max_increase: float | None) -> GateDecision:
     return GateDecision(
         [
             Message(
-                "{name} could rise by up to {high:.4f} (95 %); the change plan allows {max_increase:g}",
+                "{name} could rise by up to {high:.4f} (95%); the change plan allows {max_increase:g}",
                 name=name,
                 high=high,
                 max_increase=max_increase,

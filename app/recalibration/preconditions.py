@@ -19,7 +19,7 @@ _OUT_OF_REACH = 100
 
 
 def required_case_factor(loss: Estimate | ModelAssisted, level: float) -> float | None:
-    """Factor of cases needed to show a change with 80 % power if it is as large as estimated."""
+    """Factor of cases needed to show a change with 80% power if it is as large as estimated."""
     if loss.se is None or not loss.value < 0:
         return None
     return max(1.0, float((ndtri(1 - level) + ndtri(POWER)) * loss.se / -loss.value) ** 2)
@@ -89,10 +89,10 @@ def _describe_missing_cases(missing: int, what: str) -> str:
     altogether = math.ceil(missing / _SHARE_OF_FITS)
     return Message(
         "{missing:,} more {what} are needed in that partition. It receives about "
-        "{share_of_fits} of all cells, so collect about {altogether:,} more cells {what2}.",
+        "{share_of_fits:.0%} of all cells, so collect about {altogether:,} more cells {what2}.",
         missing=missing,
         what=what,
-        share_of_fits=_format_percent(_SHARE_OF_FITS),
+        share_of_fits=_SHARE_OF_FITS,
         altogether=altogether,
         what2=Message("with two labels (the reading policy sets the share)")
         if "double" in what
@@ -187,17 +187,11 @@ def describe_prediction_change(
     """Describe the largest changes of mean probabilities, and that of disagreement."""
     first, then = before.class_probs.mean(axis=0), after.class_probs.mean(axis=0)
     most = np.argsort(-np.abs(then - first))[:_SHOWN]
-    parts = [
-        Message("{k} {k2} → {k3}", k=names[k], k2=_format_percent(first[k]), k3=_format_percent(then[k])) for k in most
-    ]
+    parts = [Message("{k} {before:.0%} → {after:.0%}", k=names[k], before=first[k], after=then[k]) for k in most]
     two = [float(np.mean(each.disagreement_probs)) for each in (before, after)]
-    parts.append(Message("disagreement {two} → {two2}", two=_format_percent(two[0]), two2=_format_percent(two[1])))
+    parts.append(Message("disagreement {before:.0%} → {after:.0%}", before=two[0], after=two[1]))
     return Message(
         "Mean before and after, over {class_probs:,} stored cells: {parts}.",
         class_probs=len(before.class_probs),
         parts=joined("; ", parts),
     )
-
-
-def _format_percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from app.http.models import MetricOut, ResponseModel
+from app.http.models import MetricsByName, ResponseModel
 from app.recalibration.change_plan import ChangePlan
 from app.releases.service import Gate
 from ml.calibration.domain_adaptation import AdaptationDocument
@@ -93,8 +93,8 @@ class RecalibrationFindings(ResponseModel):
     change_plan_sha256: str
     moved: PredictionShift
     gate: Gate
-    champion: dict[str, MetricOut]
-    candidate: dict[str, MetricOut]
+    champion: MetricsByName
+    candidate: MetricsByName
     fit: FitOut
     n_evaluated: int
     n_left_out_of_fit: int = 0

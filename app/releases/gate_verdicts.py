@@ -104,7 +104,7 @@ class Gate(ResponseModel):
 
     def headline(self) -> str:
         """The verdict in a few words, with the number of the attempt."""
-        verdict = "the gate passed it" if self.passed else "the gate refused it"
+        verdict = "passed the promotion check" if self.passed else "rejected by the promotion check"
         return verdict if self.attempt is None else f"{verdict}, attempt {self.attempt.number} on this champion"
 
     def to_dict(self) -> dict[str, Any]:

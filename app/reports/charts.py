@@ -161,8 +161,15 @@ _MONTHS = (
         gettext_noop("Dec"),
     ),
 )
-_QUARTERS = [AxisTick(at, f"{at:g} %") for at in (0, 25, 50, 75, 100)]
-_FROM_BELOW = [AxisTick(100 - tick.at, tick.text) for tick in _QUARTERS]
+_QUARTERS = (0, 25, 50, 75, 100)
+
+
+def _from_left() -> list[AxisTick]:
+    return [AxisTick(at, format_percent(at / 100)) for at in _QUARTERS]
+
+
+def _from_below() -> list[AxisTick]:
+    return [AxisTick(100 - at, format_percent(at / 100)) for at in _QUARTERS]
 
 
 def draw_reliability(bins: Sequence[BinOut], what: str) -> ReportPlot:
@@ -187,8 +194,8 @@ def draw_reliability(bins: Sequence[BinOut], what: str) -> ReportPlot:
     return ReportPlot(
         x_title=gettext("predicted disagreement") if what == "disagreement" else gettext("predicted probability"),
         y_title=gettext("observed disagreement") if what == "disagreement" else gettext("observed probability"),
-        x_ticks=_QUARTERS,
-        y_ticks=_FROM_BELOW,
+        x_ticks=_from_left(),
+        y_ticks=_from_below(),
         marks=marks,
         segments=connect_neighbours(marks),
         diagonal=True,
@@ -229,8 +236,8 @@ def draw_operating_curve(rows: Sequence[WhatIfOut], now: float | None) -> Report
     return ReportPlot(
         x_title=gettext("cells read twice"),
         y_title=gettext("disagreements caught"),
-        x_ticks=_QUARTERS,
-        y_ticks=_FROM_BELOW,
+        x_ticks=_from_left(),
+        y_ticks=_from_below(),
         marks=marks,
         segments=connect_neighbours([*start, *marks, *end]),
         band=" ".join(["0,100", *upper, "100,0", *lower]) if rows_with_interval else "",
@@ -311,7 +318,7 @@ def draw_disagreement_trend(rows: Sequence[TrendOut], title: str, *, in_time: bo
     lines = connect_neighbours(observed_marks) if in_time else []
     marks = [*predicted_marks, *observed_marks]
     return ReportPlot(
-        title, gettext("annotators in disagreement"), ticks[:: 1 + len(ticks) // 7], _FROM_BELOW, marks, lines
+        title, gettext("annotators in disagreement"), ticks[:: 1 + len(ticks) // 7], _from_below(), marks, lines
     )
 
 

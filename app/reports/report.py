@@ -16,7 +16,13 @@ from app.http.models import MetricOut
 from app.metrics import service as metric_service
 from app.reports import statistics
 from app.reports.schemas import ReportBody, ReportParts
-from app.reports.sentences import format_hours, format_percent, format_percent_range, format_share_interval
+from app.reports.sentences import (
+    format_hours,
+    format_percent,
+    format_percent_range,
+    format_rate,
+    format_share_interval,
+)
 from app.reports.statistics import summarise_workload
 from app.triage.service import current_policy
 from ml.messages import messages
@@ -32,6 +38,7 @@ FILTERS = {
     "percent": format_percent,
     "percent_range": format_percent_range,
     "percent_ends": format_share_interval,
+    "rate": format_rate,
     "hours": format_hours,
 }
 
@@ -44,9 +51,9 @@ METRIC_MEANINGS = messages(
         "accuracy": (
             "share of cells with three labels in which the most probable class is the annotators' most frequent one"
         ),
-        "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
+        "L": "expected loss: squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
         "skill": "skill score: reduction of L compared with the class frequencies (1 best, 0 no better)",
-        "EL": "expected loss: the part of L that better probabilities could avoid",
+        "EL": "epistemic loss: the part of L that better probabilities could avoid",
         "CL_paired": "the part of EL that recalibration could avoid",
         "DL": "the part of EL that needs a better network (EL = CL + DL, on cells with two labels)",
         "CL": "CL over every cell with a label; not a part of EL",

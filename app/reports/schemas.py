@@ -26,7 +26,7 @@ class ShareOut(ResponseModel):
 class DurationOut(ResponseModel):
     """Hours by which half and nine tenths of what was begun had ended, null where fewer have.
 
-    ``low`` and ``high``: 95 % interval of the hours by which nine tenths had; null where it has no end.
+    ``low`` and ``high``: 95% interval of the hours by which nine tenths had; null where it has no end.
     """
 
     n: int
@@ -111,7 +111,7 @@ class ReportParts(ResponseModel):
     by_month: list[TrendOut]
     what_if: list[WhatIfOut]
     designs: list[DesignOut]
-    # disagreement probabilities of recent cases at 0, 1, … 100 %
+    # disagreement probabilities of recent cases at 0, 1, … 100%
     quantiles: list[float] = Field(default_factory=list)
 
 

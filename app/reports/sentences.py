@@ -134,11 +134,11 @@ def _describe_direction(off: _ValueInterval, gap: float) -> str:
 def _turnaround_sentence(found: DurationOut, limit: float) -> ReportSentence:
     target = gettext("within %(time)s", time=format_hours(limit))
     if found.n == 0 or found.nine_tenths is None:
-        missing = gettext("planned reads") if found.n == 0 else gettext("answers to 90 %% of planned reads")
+        missing = gettext("planned reads") if found.n == 0 else gettext("answers to 90%% of planned reads")
         return ReportSentence("weeks", gettext("Time to answer planned reads"), target, "unknown", missing)
     ends = "" if found.low is None else f" ({_format_hours_range(found)})"
     text = gettext(
-        "90 %% of planned reads are answered within %(time)s%(ends)s.",
+        "90%% of planned reads are answered within %(time)s%(ends)s.",
         time=format_hours(found.nine_tenths),
         ends=ends,
     )
@@ -175,9 +175,18 @@ def format_percent(value: float | None) -> str:
     """A share in whole per cent.
 
     >>> format_percent(0.514), format_percent(None)
-    ('51 %', '–')
+    ('51%', '–')
     """
-    return "–" if value is None else f"{100 * value:.0f} %"
+    return "–" if value is None else localize_decimal(f"{value:.0%}")
+
+
+def format_rate(value: float | None) -> str:
+    """A share that somebody set, with its decimals in per cent.
+
+    >>> format_rate(0.1), format_rate(0.025), format_rate(None)
+    ('10%', '2.5%', '–')
+    """
+    return "–" if value is None else localize_decimal(f"{100 * value:.3g}%")
 
 
 def _percent_with_interval(found: MetricOut) -> str:
@@ -188,18 +197,18 @@ def format_percent_range(low: float | None, high: float | None) -> str:
     """An interval in whole per cent.
 
     >>> format_percent_range(0.114, 0.2), format_percent_range(None, None)
-    ('11 to 20 %', '–')
+    ('11 to 20%', '–')
     """
     if low is None or high is None:
         return "–"
-    return gettext("%(low)s to %(high)s", low=f"{100 * low:.0f}", high=f"{100 * high:.0f}") + " %"
+    return gettext("%(low)s to %(high)s", low=f"{100 * low:.0f}", high=localize_decimal(f"{high:.0%}"))
 
 
 def format_share_interval(found: MetricOut) -> str:
     """The interval of a share in whole per cent, in brackets, after it; nothing where there is none."""
     if found.low is None or found.high is None:
         return ""
-    return f" ({format_percent_range(found.low, found.high).removesuffix(' %')})"
+    return " (" + gettext("%(low)s to %(high)s", low=f"{100 * found.low:.0f}", high=f"{100 * found.high:.0f}") + ")"
 
 
 def format_hours(value: float | None) -> str:

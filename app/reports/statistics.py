@@ -212,7 +212,7 @@ def _cases_per_week(workload: WorkloadOut) -> float | None:
 
 
 def disagreement_quantiles(cohort: Cohort) -> list[float]:
-    """Disagreement probabilities of all cases at 0, 1, … 100 %; none without a case."""
+    """Disagreement probabilities of all cases at 0, 1, … 100%; none without a case."""
     dpes = cohort.columns.disagreement_probs
     return np.quantile(dpes, np.linspace(0, 1, 101)).tolist() if dpes.size else []
 

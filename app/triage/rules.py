@@ -8,7 +8,7 @@ import numpy as np
 
 from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
-from ml.messages import Message, messages
+from ml.messages import Message, Number, Share, messages
 from ml.metrics.selection import graded_probabilities, graded_scale
 from ml.util.arrays import FloatArray
 
@@ -96,14 +96,15 @@ def _second_read_probability(rule: TriageRule, disagreement: float, gain: float 
         return _graded_read_probability(rule, disagreement)
     by_gain = rule.score == "expected_gain" and gain is not None
     value = gain if by_gain and gain is not None else disagreement
-    name, digits = (Message("expected gain"), 4) if by_gain else ("disagreement", 2)
+    name = Message("expected gain") if by_gain else Message("disagreement")
     note = "" if gain is not None else Message(" (not calibrated)")
     if math.isinf(rule.threshold):
         return rule.audit_rate, Message(
             "no threshold for {name} yet: too few earlier cells{note}", name=name, note=note
         )
     selected = value > rule.threshold
-    reason = Message(_REASONS[by_gain, selected, gain is not None], threshold=f"{rule.threshold:.{digits}f}")
+    threshold = Number(f"{rule.threshold:.4f}") if by_gain else Share(f"{rule.threshold:.2f}")
+    reason = Message(_REASONS[by_gain, selected, gain is not None], threshold=threshold)
     return 1.0 if selected else rule.audit_rate, reason
 
 
@@ -112,7 +113,9 @@ def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[flo
         return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cells")
     pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])
     return pi, Message(
-        "disagreement {disagreement:.2f}: read twice with a probability of {pi:.2f}", disagreement=disagreement, pi=pi
+        "disagreement {disagreement}: read twice with a probability of {pi}",
+        disagreement=Share(f"{disagreement:.2f}"),
+        pi=Share(f"{pi:.2f}"),
     )
 
 

@@ -13,7 +13,7 @@ from app.metrics.service import ReaderWeekOut
 
 @dataclass(frozen=True)
 class BarRow:
-    """One class: its name, prior and posterior probability with their 95 % intervals, and its number of labels."""
+    """One class: its name, prior and posterior probability with their 95% intervals, and its number of labels."""
 
     name: str
     prior: float

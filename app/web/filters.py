@@ -38,12 +38,12 @@ def _format_range(low: float | None, high: float | None, digits: int) -> str:
 
 
 def interval(estimate: HasInterval | None, digits: int = 4) -> str:
-    """The 95 % interval of an estimate."""
+    """The 95% interval of an estimate."""
     return NOTHING if estimate is None or estimate.low is None else _format_range(estimate.low, estimate.high, digits)
 
 
 def new_interval(estimate: HasNewInterval | None, digits: int = 4) -> str:
-    """The 95 % interval of an estimate for new annotators."""
+    """The 95% interval of an estimate for new annotators."""
     if estimate is None or estimate.low_new is None:
         return NOTHING
     return _format_range(estimate.low_new, estimate.high_new, digits)
@@ -102,6 +102,9 @@ TERMS = (
     *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
     # results of imported rows
     *("created", "known", "differs", "ignored"),
+    # kinds and strengths of image shifts
+    *("unshifted", "half magnification", "double magnification", "off centre", "defocus", "hue"),
+    *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
     # purposes of sets, names of releases, ways to fit
     *("training", "qualification", "champion", "challenger"),
 )

@@ -15,11 +15,11 @@ from ml.util.number_format import change, count, probability, share
 
 #: By the metric's name in the JSON document, in the order of the page.
 MEANING = {
-    "agreement": "share of annotators who name the most probable class",
+    "agreement": "expected accuracy: share of annotators who name the most probable class",
     "accuracy": "share of cases with three labels whose most probable class is the annotators' most frequent one",
-    "L": "squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
+    "L": "expected loss: squared error of the class probabilities for one annotator's label (0 best, 2 worst)",
     "skill": "by how much L is smaller than that of always stating the class frequencies (1 perfect, 0 no better)",
-    "EL": "the part of L that better probabilities could avoid",
+    "EL": "epistemic loss: the part of L that better probabilities could avoid",
     "CL": "the part of EL that recalibration could avoid",
     "CL_paired": "CL on the cases with two labels, from which DL follows",
     "CE": "calibration error of the class probabilities, the root of CL",

@@ -20,19 +20,19 @@ def adapt(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     images: Annotated[Path, typer.Option(help="Folder of images, or a table with columns case_id and file.")],
     labels: Annotated[Path, typer.Option(help="LABELS table of your annotators, .csv, .csv.gz or .parquet.")],
-    out: Annotated[Path, typer.Option(help="Release folder to make.")],
+    out: Annotated[Path, typer.Option(help="New release folder.")],
     cluster: Annotated[
-        str | None, typer.Option(help="Column of LABELS that names the patient; `patient` where left out.")
+        str | None, typer.Option(help="Column of LABELS that names the patient (default: `patient`).")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the new release.")] = None,
     fused: Annotated[bool, typer.Option("--fused", help="Also write one graph with the final probabilities.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Adapt a release to other annotators by few images that they read twice.
+    """Adapt a model release to other annotators with a few images that two of them labelled.
 
-    The network and what it knows of the cells stay. Relearned are the temperature, and level and slope of the
-    disagreement: from 20 images with two labels on, better from 50. Images that the release was made with are left
-    out. What is printed of the new release comes from fits that had not seen the image.
+    The network is unchanged. The command estimates the temperature and the level and slope of the disagreement again:
+    it needs 20 images with two labels, and 50 are better. It leaves out images that trained the release. The printed
+    metrics of the new release come from fits without the evaluated image.
     """
     from ml.release.adapting import adapt_release
 
@@ -58,8 +58,8 @@ def _adaptation_warnings(report: "AdaptReport") -> list[str]:
         warnings.append(f"{report['n_without_labels']:,} images have no label")
     if report["n_unlike"]:
         warnings.append(
-            f"warning: {report['n_unlike']:,} images are unlike those of the release; other annotators are adapted "
-            "to here, another stain or microscope is not"
+            f"warning: {report['n_unlike']:,} images are out of distribution; this command adapts to other "
+            "annotators, not to another stain or microscope"
         )
     return warnings
 
@@ -103,7 +103,7 @@ def _adaptation_text(report: "AdaptReport") -> str:
 def quantize(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     data: Annotated[str, typer.Option(help="What it was trained on, by name or folder, or other labelled images.")],
-    out: Annotated[Path, typer.Option(help="Release folder to make.")],
+    out: Annotated[Path, typer.Option(help="New release folder.")],
     ranges: Annotated[
         Literal["entropy", "percentile", "minmax"],
         typer.Option(help="How far activations reach: by least divergence, by the 99.999 % quantile, or to the ends."),
@@ -133,7 +133,7 @@ def quantize(
     """Quantise a release to int8: faster on CPUs, recalibrated, and rejected if it is worse on held-out images.
 
     The convolutions compute in whole numbers, with ranges of activations from images of the partition calibration;
-    temperature, concentration head and checks are fitted anew on them, and both networks are judged on the partition
+    temperature, concentration head and checks are fitted again on them, and both networks are judged on the partition
     test. Images that the release was made with judge nothing.
     """
     from ml.datasets.base import DATASET_NAMES, load_dataset
@@ -170,7 +170,7 @@ def _quantization_warnings(report: "QuantizeReport") -> list[str]:
         )
     if report["trained_on"] == "unknown":
         warnings.append("the training images of the release are unknown: it carries no digests of them")
-    warnings += [f"warning: made despite the gate: {harm}" for harm in report["quantized"]["harms"]]
+    warnings += [f"warning: written despite the check: {harm}" for harm in report["quantized"]["harms"]]
     return warnings
 
 

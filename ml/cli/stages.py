@@ -257,9 +257,9 @@ _CARD_COLUMNS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D"
 @commands.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Calibrated run folder; with --triton also a release folder.")],
-    out: Annotated[Path | None, typer.Option(help="Release folder to make.")] = None,
+    out: Annotated[Path | None, typer.Option(help="New release folder.")] = None,
     fused: Annotated[bool, typer.Option("--fused", help="Also write one graph with the final probabilities.")] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the release; the run's where left out.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the release (default: the run's name).")] = None,
     shifts: Annotated[
         bool, typer.Option("--shifts/--no-shifts", help="Try standard shifts of held-out images out, for the card.")
     ] = True,
@@ -337,10 +337,10 @@ def predict(
 
 def _disagreement_words(row: "ImagePrediction") -> str:
     if row["disagreement_prob"] is None:
-        return f"unlike the images of the release ({', '.join(row['reasons'])}): no disagreement probability"
+        return f"out of distribution ({', '.join(row['reasons'])}): no disagreement probability"
     marked = "" if row["disagreement_calibrated"] else " (not calibrated)"
     if row["disagreement_constant"]:
         marked = " (a constant)"
     if row["out_of_distribution"] is None:
-        marked += "; image not checked: the release has no check for unlike ones"
+        marked += "; image not checked: the release has no out-of-distribution check"
     return f"experts would disagree {row['disagreement_prob']:.3f}{marked}"

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ml.metrics.jackknife import (
     SQUARED_LOSS,
     Bounds,
     Estimate,
+    EstimateDocument,
     ReaderPart,
     Replicates,
     root,
@@ -26,13 +27,15 @@ from ml.metrics.sums import Debias
 Bins = Literal["classes", "disagreement"]
 # a loss of the constant at or below which nothing was left to predict, but rounding
 _NOTHING = 1e-12
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Metric:
     """A mean, a calibration loss, a skill, or a root."""
 
-    name: str  # in evaluations
+    name: str  # in evaluations: the symbol of the paper
+    long_name: str  # in evaluations, next to the symbol
     order: int  # labels that a case needs
     mean: str | None = None  # name among ``MEANS``
     bins: Bins | None = None  # of its calibration loss
@@ -59,27 +62,79 @@ class Metric:
 
 
 METRICS = (
-    Metric("agreement", 1, mean="agreement", bounds=SHARE),
-    Metric("L", 1, mean="L", bounds=SQUARED_LOSS),
-    Metric("skill", 1, mean="L", bins="classes", skill=True),
-    Metric("CL", 1, bins="classes", curved=True),
-    Metric("CL_plugin", 1, bins="classes", plugin=True),
-    Metric("CE", 1, root_of="CL"),
-    Metric("EL", 2, mean="EL"),
-    Metric("EL_plugin", 2, mean="EL", plugin=True, bounds=SQUARED_LOSS),
-    Metric("CL_paired", 2, bins="classes"),
-    Metric("DL", 2, mean="EL", bins="classes"),
-    Metric("DL_plugin", 2, mean="EL", bins="classes", plugin=True),
-    Metric("L_D", 2, mean="L_D", bounds=SHARE),
-    Metric("skill_D", 2, mean="L_D", bins="disagreement", skill=True),
-    Metric("CL_D", 2, bins="disagreement", curved=True),
-    Metric("CL_D_plugin", 2, bins="disagreement", plugin=True),
-    Metric("CE_D", 2, root_of="CL_D"),
-    Metric("L_D_minus_max", 2, mean="L_D_minus_max"),
-    Metric("L_D_minus_gini", 2, mean="L_D_minus_gini"),
-    Metric("accuracy", 3, mean="accuracy", bounds=SHARE),
+    Metric("agreement", "expected_accuracy", 1, mean="agreement", bounds=SHARE),
+    Metric("L", "expected_loss", 1, mean="L", bounds=SQUARED_LOSS),
+    Metric("skill", "skill", 1, mean="L", bins="classes", skill=True),
+    Metric("CL", "calibration_loss", 1, bins="classes", curved=True),
+    Metric("CL_plugin", "calibration_loss_plugin", 1, bins="classes", plugin=True),
+    Metric("CE", "calibration_error", 1, root_of="CL"),
+    Metric("EL", "epistemic_loss", 2, mean="EL"),
+    Metric("EL_plugin", "epistemic_loss_plugin", 2, mean="EL", plugin=True, bounds=SQUARED_LOSS),
+    Metric("CL_paired", "calibration_loss_paired", 2, bins="classes"),
+    Metric("DL", "dispersion_loss", 2, mean="EL", bins="classes"),
+    Metric("DL_plugin", "dispersion_loss_plugin", 2, mean="EL", bins="classes", plugin=True),
+    Metric("L_D", "disagreement_loss", 2, mean="L_D", bounds=SHARE),
+    Metric("skill_D", "disagreement_skill", 2, mean="L_D", bins="disagreement", skill=True),
+    Metric("CL_D", "disagreement_calibration_loss", 2, bins="disagreement", curved=True),
+    Metric("CL_D_plugin", "disagreement_calibration_loss_plugin", 2, bins="disagreement", plugin=True),
+    Metric("CE_D", "disagreement_calibration_error", 2, root_of="CL_D"),
+    Metric("L_D_minus_max", "disagreement_loss_minus_max", 2, mean="L_D_minus_max"),
+    Metric("L_D_minus_gini", "disagreement_loss_minus_gini", 2, mean="L_D_minus_gini"),
+    Metric("accuracy", "accuracy", 3, mean="accuracy", bounds=SHARE),
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+#: Symbols by long name, of metrics whose names differ.
+SYMBOLS: Mapping[str, str] = {
+    **{metric.long_name: metric.name for metric in METRICS if metric.long_name != metric.name},
+    "ranked_probability_score": "RPS",
+    "ranked_probability_skill": "skill_RPS",
+    "epistemic_ranked_probability_score": "RPS_epistemic",
+}
+_LONG_NAMES: Mapping[str, str] = {symbol: name for name, symbol in SYMBOLS.items()}
+
+
+def with_long_names(values: Mapping[str, _T]) -> dict[str, _T]:
+    """Values by metric, also under the long names.
+
+    >>> with_long_names({"L": 0.25, "skill": 0.5})
+    {'L': 0.25, 'expected_loss': 0.25, 'skill': 0.5}
+    """
+    return {key: value for name, value in values.items() for key in (name, _LONG_NAMES.get(name, name))}
+
+
+def without_long_names(values: Mapping[str, _T]) -> dict[str, _T]:
+    """Values by metric, under the symbols alone."""
+    return {name: value for name, value in values.items() if name not in SYMBOLS}
+
+
+class Estimates(dict[str, Estimate]):
+    """Estimates by symbol; the long name of a metric finds the same estimate.
+
+    >>> from ml.metrics import evaluate
+    >>> metrics = evaluate([[2, 1], [0, 3]], [[0.7, 0.3], [0.2, 0.8]]).metrics
+    >>> metrics["expected_loss"] is metrics["L"], "calibration_error" in metrics, "expected_loss" in list(metrics)
+    (True, True, False)
+    """
+
+    def __missing__(self, name: str) -> Estimate:
+        """The estimate of a long name."""
+        return self[SYMBOLS[name]]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a symbol or a long name has an estimate."""
+        return super().__contains__(SYMBOLS.get(str(name), name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The estimate of a symbol or a long name, or the default."""
+        return super().get(SYMBOLS.get(name, name), default)
+
+    def __or__(self, others: Mapping[str, Estimate]) -> "Estimates":  # type: ignore[override]
+        """Both sets of estimates."""
+        return Estimates({**self, **others})
+
+    def to_dict(self) -> dict[str, EstimateDocument]:
+        """Return JSON values: each estimate under its symbol and its long name."""
+        return with_long_names({name: estimate.to_dict() for name, estimate in self.items()})
 
 
 class BinnedSource(ABC):
@@ -151,9 +206,9 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
     )
 
 
-def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Metric] = METRICS) -> dict[str, Estimate]:
+def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Metric] = METRICS) -> Estimates:
     """Estimate metrics, by name; a root follows the metric whose root it is."""
-    estimates: dict[str, Estimate] = {}
+    estimates = Estimates()
     for metric in metrics:
         if metric.root_of is None:
             estimates[metric.name] = metric_estimate(metric, source, debias)

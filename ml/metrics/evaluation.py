@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from math import isnan
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
 from ml.distributions.families import gini
-from ml.documents import AsDocument, named
+from ml.documents import AsDocument, named, to_document
 from ml.messages import Message, messages
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
 from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
-from ml.metrics.definitions import BY_NAME, METRICS, metric_estimates
+from ml.metrics.definitions import BY_NAME, METRICS, Estimates, metric_estimates, with_long_names, without_long_names
 from ml.metrics.jackknife import SHARE, SQUARED_LOSS, Estimate, EstimateDocument, ModelAssisted
 from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_variance import Readings
@@ -33,7 +33,15 @@ from ml.util.arrays import EqualByValue, as_vector
 _MOST_LINES = 30
 #: A ``ClassEvaluation`` as JSON values.
 ClassEvaluationDocument = TypedDict(
-    "ClassEvaluationDocument", {"class": str, "CL": float | None, "EL": float | None, "bins": list[BinDocument]}
+    "ClassEvaluationDocument",
+    {
+        "class": str,
+        "CL": float | None,
+        "calibration_loss": float | None,
+        "EL": float | None,
+        "epistemic_loss": float | None,
+        "bins": list[BinDocument],
+    },
 )
 
 
@@ -73,6 +81,10 @@ class ClassEvaluation(AsDocument[ClassEvaluationDocument]):
     epistemic_loss: float | None = field(metadata=named("EL"))
     bins: tuple[ReliabilityBin, ...]
 
+    def to_dict(self) -> ClassEvaluationDocument:
+        """Return it as JSON values, each loss under its symbol and its long name."""
+        return cast(ClassEvaluationDocument, with_long_names(to_document(self)))
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
@@ -84,7 +96,7 @@ class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
         n_classes: K.
         n_bins: equal-width bins of [0, 1].
         debias: form of CL: pair, paper or none.
-        metrics: estimates by name.
+        metrics: estimates by symbol or long name: ``metrics["L"]`` is ``metrics["expected_loss"]``.
         classes: one entry per class.
         class_bins: reliability diagram of all classes pooled.
         disagreement_bins: reliability diagram of the disagreement of two annotators.
@@ -104,7 +116,7 @@ class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
     n_classes: int
     n_bins: int
     debias: str
-    metrics: dict[str, Estimate]
+    metrics: Estimates
     classes: tuple[ClassEvaluation, ...]
     class_bins: tuple[ReliabilityBin, ...]
     disagreement_bins: tuple[ReliabilityBin, ...]
@@ -130,7 +142,7 @@ class Evaluation(EqualByValue, AsDocument[EvaluationDocument]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        metrics = self.to_dict()["metrics"]
+        metrics = without_long_names(self.to_dict()["metrics"])
         cells = ((name, _number(m["value"]), _interval(m), f"{m['n']:,}") for name, m in metrics.items())
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
         head = "<tr><th>metric</th><th>value</th><th>95 % interval</th><th>cases</th></tr>"
@@ -154,11 +166,12 @@ def estimates_frame(estimates: Mapping[str, Estimate]) -> Any:
 def metrics_table(document: MetricsDocument) -> str:
     """Text table of an evaluation, with intervals, for people."""
     lines = [f"{document['n_cases']:,} cases, {document['n_labels']:,} labels, {document['n_classes']} classes"]
-    width = max(12, 1 + max(map(len, document["metrics"]), default=0))
-    others = any(row["low_new"] is not None for row in document["metrics"].values())
+    metrics = without_long_names(document["metrics"])
+    width = max(12, 1 + max(map(len, metrics), default=0))
+    others = any(row["low_new"] is not None for row in metrics.values())
     head = f"{'for new annotators':>22}" if others else ""
     lines.append(f"{'metric':<{width}}{'value':>10}{'95 % interval':>22}{head}{'cases':>9}{'dropped':>9}")
-    for name, row in document["metrics"].items():
+    for name, row in metrics.items():
         new = "–" if row["low_new"] is None else f"{row['low_new']:.4f} to {row['high_new']:.4f}"
         also = f"{new:>22}" if others else ""
         lines.append(
@@ -245,17 +258,19 @@ def evaluate(
     )
 
 
-def _with_weighted_forms(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, Estimate]:
+def _with_weighted_forms(metrics: Estimates, source: ArraySource, debias: Debias) -> Estimates:
     totals, assisted = _horvitz_thompson(metrics, source, debias), _model_assisted(source, debias)
-    return {
-        name: replace(
-            estimate,
-            horvitz_thompson=_finite(totals[name]) if name in totals else None,
-            largest_weight=float(source.sample(min(BY_NAME[name].order, 2)).weight.max(initial=0.0)),
-            model_assisted=assisted.get(name),
-        )
-        for name, estimate in metrics.items()
-    }
+    return Estimates(
+        {
+            name: replace(
+                estimate,
+                horvitz_thompson=_finite(totals[name]) if name in totals else None,
+                largest_weight=float(source.sample(min(BY_NAME[name].order, 2)).weight.max(initial=0.0)),
+                model_assisted=assisted.get(name),
+            )
+            for name, estimate in metrics.items()
+        }
+    )
 
 
 def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, float]:
@@ -355,7 +370,7 @@ FEW_GROUPS = 10
 class GroupEvaluation:
     """Evaluation from sums over groups."""
 
-    metrics: dict[str, Estimate]  # estimates by the names of ``evaluate``
+    metrics: Estimates  # by the names of ``evaluate``
     warnings: tuple[str, ...]  # what a reader of the estimates must know
 
 
@@ -363,7 +378,7 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
     """Every metric of ``evaluate`` with its 95 % interval."""
     source = GroupSource(first, second, debias)
     estimates = metric_estimates(source, debias)
-    metrics = {}
+    metrics = Estimates()
     for metric in METRICS:
         sample = source.sample(metric.order)
         # an estimate counts groups as its cases
@@ -392,15 +407,17 @@ UNUSABLE_SHARE = 0.05
 _LEVEL = 0.001
 _CLASSES = messages(
     {
-        True: "the class probabilities are worse than the class frequencies ({name} {value}, {low} to {high})",
+        True: "the class probabilities are worse than the class frequencies "
+        "({name} {value:.3f}, {low:.3f} to {high:.3f})",
         False: "the class probabilities are no better than the class frequencies so far "
-        "({name} {value}, {low} to {high})",
+        "({name} {value:.3f}, {low:.3f} to {high:.3f})",
     }
 )
 _DISAGREEMENT = messages(
     {
-        True: "the disagreement probability is worse than a constant ({name} {value}, {low} to {high})",
-        False: "the disagreement probability is no better than a constant so far ({name} {value}, {low} to {high})",
+        True: "the disagreement probability is worse than a constant ({name} {value:.3f}, {low:.3f} to {high:.3f})",
+        False: "the disagreement probability is no better than a constant so far "
+        "({name} {value:.3f}, {low:.3f} to {high:.3f})",
     }
 )
 
@@ -457,6 +474,6 @@ def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
         estimate = metrics[name]
         if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
             continue
-        shown = {"value": f"{estimate.value:.3f}", "low": f"{estimate.low:.3f}", "high": f"{estimate.high:.3f}"}
+        shown = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
         texts.append(Message(sentences[estimate.high < 0], name=name, **shown))
     return texts

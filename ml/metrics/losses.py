@@ -18,7 +18,7 @@ from ml.dataframes import same_rows
 from ml.distributions.families import gini
 from ml.metrics.binned import is_debiased
 from ml.metrics.cases import Inputs, check_inputs
-from ml.metrics.definitions import BY_NAME, metric_estimate, metric_estimates, metric_replicates
+from ml.metrics.definitions import BY_NAME, Estimates, metric_estimate, metric_estimates, metric_replicates
 from ml.metrics.jackknife import Estimate, EstimateDocument
 from ml.metrics.sources import ArraySource
 from ml.metrics.sums import Debias, Strategy
@@ -337,7 +337,7 @@ def exact_metrics(
     *,
     n_bins: int = 15,
     debias: Debias = "pair",
-) -> dict[str, Estimate]:
+) -> Estimates:
     """Metrics against known true class probabilities q (N, K).
 
     The true disagreement of two annotators is 1 − Σq². The plug-in form of

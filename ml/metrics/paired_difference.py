@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ml.documents import LEFT_OUT, AsDocument, named
 from ml.messages import Message
 from ml.metrics.cases import MEANS, Sample, SampleWeight, check_both_orders, weights_by_order
-from ml.metrics.definitions import BY_NAME, Metric, metric_replicates
+from ml.metrics.definitions import BY_NAME, Estimates, Metric, metric_replicates
 from ml.metrics.jackknife import (
     Estimate,
     EstimateDocument,
@@ -98,7 +98,7 @@ def paired_changes(
     n_bins: int = 15,
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """Changes of the metrics of two predictions, with intervals.
 
     Each is the difference of what ``evaluate`` returns for either, which
@@ -118,7 +118,7 @@ def paired_changes(
         ValueError: shapes that do not match or values out of range.
     """
     pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster, readings, n_bins)
-    return {metric.name: pair.change(metric) for metric in _CHANGES}
+    return Estimates({metric.name: pair.change(metric) for metric in _CHANGES})
 
 
 _PROPER_SCORES = (BY_NAME["L"], BY_NAME["L_D"])
@@ -126,7 +126,7 @@ _PROPER_SCORES = (BY_NAME["L"], BY_NAME["L_D"])
 _CHANGES = (
     BY_NAME["agreement"],
     BY_NAME["L"],
-    Metric("EL", 2, mean="L"),
+    replace(BY_NAME["EL"], mean="L"),
     BY_NAME["CL"],
     BY_NAME["L_D"],
     BY_NAME["CL_D"],

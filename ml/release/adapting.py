@@ -203,13 +203,13 @@ def _write(
     return write_recalibrated(out, release, adaptation.calibration, card, files)
 
 
-_CHECKED = "Its check for unlike images was fitted when it was added, to {n:,} images that it did not learn from."
+_CHECKED = "Its out-of-distribution check was fitted when it was added, to {n:,} images that did not train it."
 
 
 def add_ood_check(release: Release, images: Path, out: Path) -> Release:
     """Write a release again with a check that is fitted to images like those that it will predict."""
     if release.detector is not None:
-        raise ReleaseError(f"{release.path}: has a check for unlike images already; leave --fit-ood-check out")
+        raise ReleaseError(f"{release.path}: already has an out-of-distribution check; omit --fit-ood-check")
     predictor, paths, detector = Predictor(release), listed_images(images)[1], None
     if len(paths) >= 2 * MIN_IMAGES:
         first, second = (_detector_inputs(predictor, paths[start::2]) for start in (0, 1))

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from ml.metrics import Evaluation, paired_changes
 from ml.metrics.cases import weights_by_order
+from ml.metrics.definitions import Estimates
 from ml.metrics.evaluation import estimates_frame
-from ml.metrics.jackknife import Estimate
 from ml.metrics.ordinal import ranked_probability_change
 from ml.metrics.sums import Debias
 from ml.tables.evaluate import Cases, EvaluationOptions, Level, Missing, evaluate_cases, match_one
@@ -27,13 +27,13 @@ class Comparison:
 
     first: Evaluation
     second: Evaluation
-    changes: dict[str, Estimate]
+    changes: Estimates
     left_out: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values: estimates by metric."""
+        """Return it as JSON values: estimates by symbol and by long name."""
         sides = {"first": self.first.metrics, "second": self.second.metrics, "changes": self.changes}
-        estimates = {side: {name: row.to_dict() for name, row in rows.items()} for side, rows in sides.items()}
+        estimates = {side: rows.to_dict() for side, rows in sides.items()}
         return {"n_cases": self.first.n_cases, "left_out": list(self.left_out)} | estimates
 
     def summary(self) -> str:

@@ -255,7 +255,7 @@ def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> Met
         "n_classes": first.n_classes,
         "n_bins": first.n_bins,
         "debias": debias,
-        "metrics": {name: estimate.to_dict() for name, estimate in evaluation.metrics.items()},
+        "metrics": evaluation.metrics.to_dict(),
         "warnings": list(evaluation.warnings),
     }
 

@@ -16,6 +16,7 @@ from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.calibrators import Calibration
 from ml.distributions.families import softmax_probs
 from ml.images.preprocess import Preprocessing
+from ml.messages import messages
 from ml.release.artifact import HEAD_FILE, Release, write_release
 from ml.release.card import CardContents, ParityDocument, processes_of
 from ml.release.device import open_session
@@ -186,10 +187,12 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
     }
 
 
-LIMITS_OF_USE = (
-    "For research. Not a medical device: not to be used for diagnosis or treatment.",
-    "Valid for images like those it was trained on: same stain, microscope, camera, magnification and framing.",
-    "Cells of classes that are not listed get one of the listed classes all the same.",
+LIMITS_OF_USE = messages(
+    (
+        "For research. Not a medical device: not to be used for diagnosis or treatment.",
+        "Valid for images like those it was trained on: same stain, microscope, camera, magnification and framing.",
+        "Cells of classes that are not listed get one of the listed classes all the same.",
+    )
 )
 
 

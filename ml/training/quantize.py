@@ -279,8 +279,8 @@ def quantize_release(
     if quantized["harms"] and not wish.despite_gate:
         raise WorseError(
             f"the int8 network is worse than {release.card['name']} on {len(after.case_ids):,} held-out cells: "
-            f"{'; '.join(quantized['harms'])}. Nothing was written; try other --ranges or more --images, or make it "
-            "all the same with --despite-gate"
+            f"{'; '.join(quantized['harms'])}. Nothing was written; try other --ranges or more --images, or write it "
+            "anyway with --despite-gate"
         )
     card = _card(release, wish.name or f"{release.card['name']} int8", calibration, before, after)
     card["quantized"], card["calibration"], card["disagreement"] = quantized, fitted.report, disagreement

@@ -97,6 +97,6 @@ def share(value: float | None) -> str:
     """A share in per cent.
 
     >>> share(0.125)
-    '12.5 %'
+    '12.5%'
     """
-    return NOTHING if value is None else f"{100 * value:z.1f} %".replace("-", MINUS)
+    return NOTHING if value is None else f"{value:z.1%}".replace("-", MINUS)

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 9426415a388407a7.
+"""Operations of the API. Made from the OpenAPI document 64aeef463f49d94f.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

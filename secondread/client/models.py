@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 9426415a388407a7.
+"""What the API takes and answers. Made from the OpenAPI document 64aeef463f49d94f.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -277,7 +277,9 @@ class ClassMetricsOut(BaseModel):
 
     class_: Annotated[str, Field(alias="class")]
     CL: float | None
+    calibration_loss: float | None
     EL: float | None
+    epistemic_loss: float | None
     bins: list[BinOut]
 
 

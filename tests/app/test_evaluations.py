@@ -25,6 +25,7 @@ from app.recalibration.service import read_recalibration_inputs
 from app.releases.queries import existing_release, get_champion_alias
 from ml.conformal import answer_scores, calibrate, patient_masses
 from ml.datasets.folder import load_folder
+from ml.metrics.definitions import with_long_names, without_long_names
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.reading import write_table
 from tests.app.test_leases import answer_all, classes_of, twice
@@ -98,7 +99,9 @@ def test_gauges_are_published_by_the_worker_and_no_query(service: Service, monke
     assert estimate_lines(service) == []  # nothing was published yet
     publish_estimates(service.context)
     document = service.get("viewer", "/v1/metrics").json()
-    expected = {name: row["value"] for name, row in document["metrics"].items() if row["value"] is not None}
+    metrics = without_long_names(document["metrics"])
+    assert document["metrics"] == with_long_names(metrics) != metrics
+    expected = {name: row["value"] for name, row in metrics.items() if row["value"] is not None}
     assert "L" in expected
     published = estimate_lines(service)
     wanted = {f'secondread_estimate{{metric="{name}",release="{document["release"]}"}}' for name in expected}

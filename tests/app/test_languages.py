@@ -158,6 +158,19 @@ def test_every_sentence_is_translated_with_the_same_values(language: str) -> Non
     assert wrong == []
 
 
+def test_no_sentence_of_a_catalogue_is_in_the_language_of_another() -> None:
+    german, japanese = (
+        {(m.context, m.id): m.string for m in sources.read(language) if m.id} for language in ("de", "ja")
+    )
+    same = [key for key, text in german.items() if japanese[key] == text]
+    texts = [german[key] if isinstance(german[key], str) else " ".join(german[key]) for key in same]
+    words = [
+        (key[1], _WORD.findall(_TAG.sub("", re.sub(r"\{\w+\}", "", text))))
+        for key, text in zip(same, texts, strict=True)
+    ]
+    assert [(one, found) for one, found in words if found and set(found) - set(_WORD.findall(str(one)))] == []
+
+
 def test_codes_that_pages_show_are_terms() -> None:
     kinds = (Arm, DeclineReason, Status, Purpose, Partition)
     codes = [*ROLE_SCOPES, *(code for kind in kinds for code in get_args(kind))]
@@ -297,3 +310,23 @@ def test_what_a_domain_says_is_found_with_its_values_and_names_stay_as_they_are(
     assert languages.translated(both, german).startswith("melden Sie sich erst an; ")
     chosen = messages.Message("{n} chose {code}", n=2, code=messages.Term("Irregular"))
     assert languages.translated(chosen, german) == "2 wählten Unregelmäßig"
+
+
+@pytest.mark.parametrize(
+    ("language", "share", "gain"),
+    [
+        ("en", "disagreement above 20%", "0.0131"),
+        ("de", "Dissens über 20 %", "0,0131"),
+        ("ja", "不一致が 20% 超", "0.0131"),
+    ],
+)
+def test_a_page_writes_numbers_of_messages_as_its_language_does(
+    monkeypatch: pytest.MonkeyPatch, language: str, share: str, gain: str
+) -> None:
+    monkeypatch.setattr(languages, "get_page_language", lambda: language)
+    threshold = messages.Message("disagreement above {threshold}", threshold=messages.Share("0.20"))
+    assert (threshold, languages.translate_sentence(threshold)) == ("disagreement above 0.20", share)
+    found = messages.Message("expected gain above {threshold}", threshold=messages.Number("0.0131"))
+    assert gain in languages.translate_sentence(found)
+    change = messages.Message("{k} {before:.0%} → {after:.0%}", k="a.b", before=0.061, after=0.5)
+    assert languages.translate_sentence(change) == ("a.b 6 % → 50 %" if language == "de" else "a.b 6% → 50%")

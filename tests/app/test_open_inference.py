@@ -136,7 +136,7 @@ def test_a_model_goes_by_several_names_and_says_what_it_takes(
         told = client.get_model_metadata(name, headers=by_key)
         assert (told["name"], told["versions"]) == (name, [version])
         assert told["parameters"]["network_sha256"] == release.network_sha256
-        assert "only features are checked" in told["inputs"][0]["parameters"]["description"]
+        assert "uses only the features" in told["inputs"][0]["parameters"]["description"]
         assert client.is_model_ready(name, headers=by_key)
         result = client.infer(name, [bytes_input(binary=True)], model_version=version, headers=by_key)
         same_as(expected, result)

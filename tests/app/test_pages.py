@@ -270,7 +270,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
         assert answer.status_code == status
         assert 'id="champion-fault"' in answer.text
         assert "<nav" in answer.text
-        assert ("needs a promotion check against the current champion" in answer.text) == (status == 409)
+        assert ("to promote it anyway, set despite_gate" in answer.text) == (status == 409)
 
 
 def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
@@ -393,7 +393,7 @@ def test_the_page_is_of_last_monday_and_counts_in_tens(service: Service) -> None
     assert re.search(r"on the same cells: \d+ points? (lower|higher)", compared)
     assert not re.search(r"[+-]\d", compared)  # nobody has to look for a sign
     own = shown["agreement"]
-    agrees = f'{100 * own["value"]:.0f} % <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'
+    agrees = f'{100 * own["value"]:.0f}% <span class="muted">({100 * own["low"]:.0f} to {100 * own["high"]:.0f};'
     for path in ("/people", f"/people/{service.principal('anna').account_id}"):
         assert agrees in service.get("admin", path).text
     cookie = first_password(service, "anna")

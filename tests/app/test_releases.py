@@ -471,7 +471,7 @@ def test_too_few_double_reads_are_refused_with_their_number(service: Service) ->
     with service.context.database.read() as session:
         n = len(read_recalibration_inputs(session, service.context).fitting.case_ids)
     needs = "needs 20 cells with two blinded planned labels, and labelled cells from 10 patients"
-    for words in (needs, f"which has {n} and ", "more double reads"):
+    for words in (needs, f"which has {n} and ", "more cells with two labels"):
         assert words in failed["error"]
 
 
@@ -538,4 +538,4 @@ def test_what_nothing_checked_is_null_everywhere_and_read_twice(unchecking: Serv
     assert detail["out_of_distribution_check"] is False
     for page in ("/worklist", f"/cases/{case['id']}"):
         assert "not checked" in unchecking.get("viewer", page).text
-    assert "no check for unlike images" in unchecking.get("admin", f"/releases/{detail['id']}").text
+    assert "no out-of-distribution check" in unchecking.get("admin", f"/releases/{detail['id']}").text

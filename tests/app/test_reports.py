@@ -130,14 +130,14 @@ def test_lists_of_jobs_leave_out_what_pages_ask_for(service: Service) -> None:
 
 def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(12)], patients=True)
-    assert "Target: at least 60 %" in report_page(service, **ALL)
+    assert "Target: at least 60%" in report_page(service, **ALL)
     form = {"disagreement_gap": "7,5", "leading_gap": "5", "caught": "72", "agreement": "80", "hours": "24"}
     assert service.call("viewer", "POST", "/report/targets", data=form | {"reason": "ours"}).status_code == 403
     assert service.call("admin", "POST", "/report/targets", data=form).status_code == 422  # no reason
     answer = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"}, follow_redirects=False)
     assert answer.status_code == 303
     page = service.get("viewer", "/report", params=ALL).text  # at once, of the same report
-    for target in ("within 7.5 points", "at least 72 %", "within 24 hours"):
+    for target in ("within 7.5 points", "at least 72%", "within 24 hours"):
         assert f"Target: {target}" in page
     again = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"})
     assert again.status_code == 409
@@ -321,18 +321,18 @@ def first_sentence(body: ReportBody, value: float, low: float, high: float) -> t
 
 
 SENTENCES = [
-    ((0.51, 0.35, 0.67), "51 % (35 to 67), too low.", "missed-so-far"),
-    ((0.51, 0.45, 0.57), "51 % (45 to 57), too low.", "missed"),
-    ((0.10, 0.05, 0.15), "10 % (5 to 15), too high.", "missed"),
-    ((0.31, 0.26, 0.36), "31 % (26 to 36), on target.", "met"),
-    ((0.33, 0.15, 0.55), "33 % (15 to 55), on target.", "met-so-far"),
-    ((0.42, 0.25, 0.60), "42 % (25 to 60), possibly too low.", "missed-so-far"),
-    ((0.36, 0.32, 0.39), "36 % (32 to 39), too low, within the target.", "met"),
+    ((0.51, 0.35, 0.67), "51% (35 to 67), too low.", "missed-so-far"),
+    ((0.51, 0.45, 0.57), "51% (45 to 57), too low.", "missed"),
+    ((0.10, 0.05, 0.15), "10% (5 to 15), too high.", "missed"),
+    ((0.31, 0.26, 0.36), "31% (26 to 36), on target.", "met"),
+    ((0.33, 0.15, 0.55), "33% (15 to 55), on target.", "met-so-far"),
+    ((0.42, 0.25, 0.60), "42% (25 to 60), possibly too low.", "missed-so-far"),
+    ((0.36, 0.32, 0.39), "36% (32 to 39), too low, within the target.", "met"),
 ]
 
 
 def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> None:
-    begins = "Predicted disagreement between two annotators: 30 %; observed: "
+    begins = "Predicted disagreement between two annotators: 30%; observed: "
     for numbers, words, state in SENTENCES:
         assert first_sentence(body, *numbers) == (begins + words, state)
 
@@ -342,9 +342,9 @@ def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -
         caught = ShareOut(share=0.3, caught=estimate(value, low, high))
         changed = body.model_copy(update={"findings": body.findings.model_copy(update={"caught": caught})})
         third = write_report_sentences(changed, TARGETS)[2]
-        ends = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-        begin = f"Second reads of 30 % of the cells catch {ends} of the disagreements"
-        assert third.text == f"{begin}; random second reads would catch 30 %."
+        ends = f"{100 * value:.0f}% ({100 * low:.0f} to {100 * high:.0f})"
+        begin = f"Second reads of 30% of the cells catch {ends} of the disagreements"
+        assert third.text == f"{begin}; random second reads would catch 30%."
         return third.state
 
     assert state(0.59, 0.44, 0.74) == "missed-so-far"
@@ -405,9 +405,9 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     collect(service, [cell_png(number) for number in range(40)], patients=True)
     page = report_page(service, path="/policy")
     assert "today " in page
-    assert "30 % with second read: catches" in page
+    assert "30% with second read: catches" in page
     assert "second reads per week" in page
-    assert "60 % with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
+    assert "60% with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
 

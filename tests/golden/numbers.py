@@ -13,6 +13,7 @@ from ml import metrics
 from ml.agreement import cohen_kappa, excess_disagreement_test, fleiss_kappa, krippendorff_alpha, measure_agreement
 from ml.calibration import Calibration
 from ml.distributions import class_intervals, expected_gain, further_labels_expected, majority_prob, moment_matched
+from ml.metrics.definitions import without_long_names
 from ml.metrics.ordinal import ranked_probability_change
 from ml.release.card import CARD_METRICS
 from ml.tables import EvaluationOptions
@@ -122,7 +123,7 @@ def streamed(world: World) -> Any:
         document: Mapping[str, Any] = evaluate_stream(labels, predictions, options, batch_rows=17)
     estimates = {
         metric: {name: value for name, value in estimate.items() if value is not None and not is_usual(name, value)}
-        for metric, estimate in document["metrics"].items()
+        for metric, estimate in without_long_names(document["metrics"]).items()
     }
     sizes = [document[name] for name in ("n_cases", "n_labels", "n_classes", "n_bins", "debias")]
     return {"sizes": sizes, "metrics": plain(estimates), "n warnings": len(document["warnings"])}

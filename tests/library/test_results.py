@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import secondread
+from ml.metrics.definitions import without_long_names
 from secondread.calibration import Calibration, ConcentrationHead, Scaling
 from secondread.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from secondread.metrics import Evaluation
@@ -36,7 +37,7 @@ def test_an_evaluation_is_printed_in_few_lines_with_every_metric(evaluation: Eva
 
 
 def test_an_evaluation_is_a_table_with_the_values_of_its_document(evaluation: Evaluation) -> None:
-    frame, document = evaluation.to_frame(), evaluation.to_dict()["metrics"]
+    frame, document = evaluation.to_frame(), without_long_names(evaluation.to_dict()["metrics"])
     assert list(frame.index) == list(document)
     for name, row in document.items():
         for column in ("value", "se", "low", "high", "n", "dropped"):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.documents import LEFT_OUT, from_document, named, to_document
-from ml.messages import Message, Term, from_json, from_text, joined, listed, separated, to_json, to_text
+from ml.messages import Message, Number, Share, Term, from_json, from_text, joined, listed, separated, to_json, to_text
 from ml.util.arrays import EqualByValue
 from ml.util.files import temporary_path, write_bytes_atomically
 
@@ -98,9 +98,11 @@ MESSAGE = joined(
     [
         Message("{name} could rise by up to {high:.4f}", name="L", high=0.25),
         Message("the job is {state}", state=Term("failed")),
+        Message("disagreement above {threshold}", threshold=Share("0.20")),
         Message("no cell has a label"),
     ],
 )
+TEXT = "L could rise by up to 0.2500; the job is failed; disagreement above 0.20; no cell has a label"
 
 
 def shape(text: object) -> object:
@@ -111,14 +113,26 @@ def shape(text: object) -> object:
 
 
 def test_a_message_is_its_text() -> None:
-    assert MESSAGE == "L could rise by up to 0.2500; the job is failed; no cell has a label"
-    assert json.dumps([MESSAGE]) == json.dumps(["L could rise by up to 0.2500; the job is failed; no cell has a label"])
+    assert MESSAGE == TEXT
+    assert json.dumps([MESSAGE]) == json.dumps([TEXT])
     assert [part.code for part in separated(MESSAGE, "; ") if isinstance(part, Message)] == [
         "{name} could rise by up to {high}",
         "the job is {state}",
+        "disagreement above {threshold}",
         "no cell has a label",
     ]
     assert listed(["L", "L_φ"]) == "L and L_φ"
+
+
+def test_numbers_with_signs_are_marked_and_other_values_are_not() -> None:
+    message = Message("{n:,} {m} {p:.0%} {x:g} {name}", n=1200, m=12, p=0.125, x=np.float64(0.5), name="1.5")
+    assert message == "1,200 12 12% 0.5 1.5"
+    assert [type(value) for value in message.values.values()] == [Number, str, Number, Number, str]
+
+
+@pytest.mark.parametrize("found", [{"$share": "many"}, {"$share": 1}, {"$number": None}, {"number": "1.5"}])
+def test_an_object_of_somebody_is_no_number(found: dict[str, object]) -> None:
+    assert from_json(to_json(found)) == found
 
 
 def test_an_error_keeps_the_message_that_it_was_made_with() -> None:

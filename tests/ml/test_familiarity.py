@@ -518,7 +518,7 @@ def test_a_check_is_fitted_to_images_and_travels_with_the_release(
     flags = {Path(row["image"]).stem: row["out_of_distribution"] for row in rows}
     assert flags.pop("strange") is True
     assert sum(map(bool, flags.values())) <= 1
-    with pytest.raises(ReleaseError, match="has a check for unlike images already"):
+    with pytest.raises(ReleaseError, match="already has an out-of-distribution check"):
         add_ood_check(fitted, cells, tmp_path / "three")
     with pytest.raises(ValueError, match="9 images; a check needs at least 40"):
         add_ood_check(before, images, tmp_path / "four")

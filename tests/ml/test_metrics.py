@@ -5,7 +5,9 @@ import gc
 import itertools
 import json
 import pickle
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from ml.metrics import (
 )
 from ml.metrics.binned import Binned
 from ml.metrics.cases import epistemic_terms, observed_disagreement, select_sample, squared_terms
+from ml.metrics.definitions import METRICS, SYMBOLS
 from ml.metrics.jackknife import Estimate
 from ml.metrics.sums import Debias, bin_edges, bin_index, uniform_bin_index
 
@@ -53,6 +56,25 @@ def enumerate_pairs(y: Counts, f: Floats, bins: Counts, w: Floats, g: Counts) ->
             if weight > 0:
                 total += w[members].sum() / w.sum() * sum(w[i] * w[j] * d[i, k] * d[j, k] for i, j in pairs) / weight
     return float(total)
+
+
+def test_a_metric_is_found_by_its_symbol_and_by_its_long_name_and_listed_once() -> None:
+    metrics = evaluate(*draw(1)).metrics
+    names = [metric.name for metric in METRICS]
+    assert (list(metrics), len({*names, *(metric.long_name for metric in METRICS)})) == (names, 2 * len(METRICS) - 2)
+    for metric in METRICS:
+        assert metrics[metric.long_name] is metrics[metric.name] is metrics.get(metric.long_name)
+    assert "expected_loss" in metrics
+    assert "expected" not in metrics
+    assert metrics.get("expected") is None
+    with pytest.raises(KeyError, match="expected"):
+        metrics["expected"]
+    assert type(metrics | {}) is type(metrics) is type(pickle.loads(pickle.dumps(metrics)))
+
+
+def test_the_page_of_metrics_lists_every_long_name() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    assert dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", page, re.MULTILINE)) == {b: a for a, b in SYMBOLS.items()}
 
 
 @settings(max_examples=15, deadline=None)
@@ -444,7 +466,7 @@ def test_an_evaluation_is_typed_and_reads_like_its_document() -> None:
     document = evaluation.to_dict()
     assert list(document) == [field.name for field in dataclasses.fields(evaluation)]
     assert json.loads(json.dumps(document)) == document
-    assert list(document["classes"][0]) == ["class", "CL", "EL", "bins"]
+    assert list(document["classes"][0]) == ["class", "CL", "calibration_loss", "EL", "epistemic_loss", "bins"]
     assert list(document["class_bins"][0]) == ["low", "high", "n", "mean_prob", "mean_freq", "freq_low", "freq_high"]
     assert evaluation.metrics["EL"] == epistemic_loss(y, f)
     assert sum(row.calibration_loss or 0 for row in evaluation.classes) == pytest.approx(

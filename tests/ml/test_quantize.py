@@ -240,7 +240,7 @@ def test_whoever_wants_it_all_the_same_gets_a_card_that_says_so(
 ) -> None:
     done = quantize(small_release, tmp_path / "out", "--data", faint, "--ranges", "minmax", "--despite-gate")
     assert done.returncode == 0, done.stderr
-    assert "warning: made despite the gate: L is worse" in done.stderr
+    assert "warning: written despite the check: L is worse" in done.stderr
     release = read_release(tmp_path / "out")
     assert any("L is worse" in reason for reason in release.card["quantized"]["harms"])
     assert "**It is worse than that release" in (tmp_path / "out" / "README.md").read_text()

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from app.cli.main import secondread
 from ml.annotations import Annotations
 from ml.metrics import epistemic_ranked_probability_score, evaluate, paired_changes, ranked_probability_score
+from ml.metrics.definitions import BY_NAME, with_long_names
 from ml.tables import EvaluationOptions, evaluate_findings, read_annotations
 from ml.tables import evaluate as evaluate_tables
 from ml.tables.files import read_labels, read_predictions
@@ -217,7 +218,7 @@ def test_two_models_are_compared_case_by_case(two_models: dict[str, Any]) -> Non
     found = json.loads(done.stdout)["against"]
     pair = [(two_models[side], 1 - (two_models[side] ** 2).sum(axis=1)) for side in ("first", "second")]
     expected = paired_changes(two_models["counts"], pair[0], pair[1], cluster=two_models["patients"])
-    assert set(found["changes"]) == set(expected)
+    assert found["changes"].keys() == with_long_names(expected).keys()
     for name, estimate in expected.items():
         assert found["changes"][name]["value"] == pytest.approx(estimate.value, abs=1e-9)
         assert found["changes"][name]["low"] == pytest.approx(estimate.low, abs=1e-9)
@@ -307,11 +308,13 @@ def test_json_document_of_the_contract(two_models: dict[str, Any]) -> None:
     document = json.loads(done.stdout)
     sizes, parts = "n_cases n_labels n_classes n_bins debias", "metrics classes class_bins disagreement_bins warnings"
     assert set(document) == {*sizes.split(), *parts.split()}
-    assert set(document["metrics"]) == METRICS
+    assert set(document["metrics"]) == METRICS | {BY_NAME[name].long_name for name in METRICS}
+    assert all(document["metrics"][BY_NAME[name].long_name] == document["metrics"][name] for name in METRICS)
     assert {"value", "se", "n", "dropped"} <= set(document["metrics"]["L"])
     assert (document["n_cases"], document["metrics"]["L"]["n"], document["metrics"]["L"]["dropped"]) == (60, 60, 0)
     assert document["debias"] == "paper"
-    assert set(document["classes"][0]) == {"class", "CL", "EL", "bins"}
+    assert set(document["classes"][0]) == {"class", "CL", "calibration_loss", "EL", "epistemic_loss", "bins"}
+    assert document["classes"][0]["EL"] == document["classes"][0]["epistemic_loss"]
     assert {"low", "high", "n", "mean_prob", "mean_freq"} <= set(document["classes"][0]["bins"][0])
     assert len(document["class_bins"]) == len(document["disagreement_bins"]) == document["n_bins"]
 

@@ -20,14 +20,14 @@ from app.database.tables import (
 )
 from app.http.errors import NotFound
 from ml.agreement.qualification import LEVEL
-from ml.messages import Message, joined, listed
+from ml.messages import Message, Number, joined, listed
 
 #: Somebody who should not pass does so too often above this share.
 TOO_OFTEN = 0.10
 
 
 def _format_percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
+    return Number(f"{value:.0%}")
 
 
 def feedback_sentences(
@@ -39,7 +39,7 @@ def feedback_sentences(
     >>> for sentence in feedback_sentences("b", {"s": 7, "b": 2}, {"s": 0.76, "b": 0.24}, names):
     ...     print(sentence)
     7 of 9 chose segmented, 2 chose band. You chose band, as 2 of them did.
-    Expected next answer: segmented with a probability of 76 %, band 24 %.
+    Expected next answer: segmented with a probability of 76%, band 24%.
     """
     ranked_answers = sorted(((n, code) for code, n in counts.items() if n), key=lambda pair: (-pair[0], pair[1]))
     total, same = sum(counts.values()), counts.get(own, 0)
@@ -62,7 +62,11 @@ def feedback_sentences(
     first = Message(
         "{likely} with a probability of {likely2}", likely=likely[0][0], likely2=_format_percent(likely[0][1])
     )
-    rest = [joined(" ", [name, _format_percent(value)]) for name, value in likely[1:3] if value >= 0.01]
+    rest = [
+        Message("{name} {share}", name=name, share=_format_percent(value))
+        for name, value in likely[1:3]
+        if value >= 0.01
+    ]
     after = Message("Expected next answer: {rest}.", rest=joined(", ", [first, *rest]))
     return [joined(". ", [joined(", ", parts), you]), after]
 
@@ -107,7 +111,7 @@ def set_sentences(rates: PassRatesOut | None, names: Mapping[str, str]) -> list[
         )
     ]
     weak = [
-        joined(" ", [names.get(code, code), f"({_format_percent(rate)})"])
+        Message("{name} ({share})", name=names.get(code, code), share=_format_percent(rate))
         for code, rate in rates.confusing.items()
         if rate > TOO_OFTEN
     ]

@@ -109,7 +109,7 @@ def describe_model(model: ServedModel) -> ModelOut:
     shape = release.preprocessing
     n_classes = len(release.classes)
     classes = json.dumps(list(release.classes))
-    out_of_reach = "NaN (in JSON null) where the image is unlike those of the release"
+    out_of_reach = "NaN (in JSON null) if the image is out of distribution"
     return ModelOut(
         name=model.name,
         versions=model.versions,
@@ -119,8 +119,8 @@ def describe_model(model: ServedModel) -> ModelOut:
                 "image",
                 "FP32",
                 [-1, shape.channels, shape.size, shape.size],
-                "pixels as the network takes them, preprocessed by the caller; only features are checked for images "
-                "unlike those of the release, the pixels' own statistics are not",
+                "pixels as the network takes them, preprocessed by the caller; the out-of-distribution check uses "
+                "only the features, not the statistics of the pixels",
             ),
             _tensor_out(
                 "bytes",

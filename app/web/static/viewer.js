@@ -10,6 +10,8 @@ const USUAL = { brightness: 100, contrast: 100 };
 // Lengths that a scale bar may have, in µm.
 const LENGTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
+const percent = (value) => `${value}${document.documentElement.lang === "de" ? " " : ""}%`;
+
 export function lookCloser(figure) {
   const stage = find("[data-stage]", figure);
   const scale = find("[data-scale]", figure);
@@ -48,12 +50,12 @@ export function lookCloser(figure) {
     for (const range of all("[data-filter]", figure)) {
       range.value = filters[range.dataset.filter];
       const output = find(`[data-filter-value=${range.dataset.filter}]`, figure);
-      if (output) output.textContent = `${filters[range.dataset.filter]} %`;
+      if (output) output.textContent = percent(filters[range.dataset.filter]);
     }
     figure.classList.toggle("relit", filters.brightness !== 100 || filters.contrast !== 100);
     find("[data-pixels]", figure)?.setAttribute("aria-pressed", String(pixels));
     const zoomed = find("[data-zoom-value]", figure);
-    if (zoomed && image.naturalWidth) zoomed.textContent = `${Math.round(100 * fit(image) * view.zoom)} %`;
+    if (zoomed && image.naturalWidth) zoomed.textContent = percent(Math.round(100 * fit(image) * view.zoom));
     measure(image);
   };
 
