@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from app.http.descriptions import add_descriptions, describe
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
 from app.http.principal import COOKIE, SCOPES, SECURE_COOKIE
 from app.http.routing import walk_routes
@@ -111,7 +112,7 @@ def _complete_document(
     routes = {(method.lower(), route.path): route for route in walk_routes(app) for method in route.methods or ()}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _require_headers(operation)
+            _describe_request(operation)
             _write_summary(operation)
             _describe_errors(operation, document["components"].setdefault("examples", {}))
             operation["security"] = security(routes[method, path])
@@ -146,11 +147,14 @@ def _security_schemes() -> dict[str, Any]:
     }
 
 
-def _require_headers(operation: dict[str, Any]) -> None:
+def _describe_request(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", []):
-        schema = _REQUIRED.get(parameter["name"].lower())
-        if parameter["in"] == "header" and schema is not None:
-            parameter["required"], parameter["schema"] = True, schema
+        name = parameter["name"].lower()
+        parameter["description"] = describe(name, f"parameters.{operation['operationId']}", "parameters")
+        if parameter["in"] == "header" and name in _REQUIRED:
+            parameter["required"], parameter["schema"] = True, _REQUIRED[name]
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        add_descriptions(media["schema"].get("properties", {}), f"bodies.{operation['operationId']}")
 
 
 def _in_markdown(text: str) -> str:
