@@ -152,7 +152,7 @@ def _describe_workers(session: Session) -> str:
     "/metrics",
     operation_id="prometheus",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **list_problem_responses()},
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **list_problem_responses()},
     dependencies=[Depends(require_monitoring_token)],
 )
 def report_prometheus_metrics(context: AppContext) -> Response:

@@ -57,7 +57,10 @@ def list_evaluations(session: ReadSession) -> EvaluationsOut:
     operation_id="get_evaluation",
     response_model=EvaluationOut,
     responses={
-        200: {"content": {"text/html": {}, "text/csv": {}}, "description": "JSON, HTML or CSV, by Accept."},
+        200: {
+            "content": {kind: {"schema": {"type": "string"}} for kind in ("text/html", "text/csv")},
+            "description": "JSON, HTML or CSV, by Accept.",
+        },
         **list_problem_responses(NotFound, Conflict),
     },
     dependencies=_VIEWING,
