@@ -63,8 +63,7 @@ class Player:
 
     def __init__(self, home: Path) -> None:
         token = "the token of a monitoring system, for examples"
-        settings = Settings(home=home, metrics_token=token)
-        self.app = create_app(settings)
+        self.app = create_app(Settings(home=home, metrics_token=token))
         self.client, self.context = TestClient(self.app, "http://localhost"), self.app.state.context
         self.examples: dict[str, dict[str, Any]] = {}
         with self.context.database.write() as session:
@@ -84,11 +83,10 @@ class Player:
         headers = {"Authorization": f"Bearer {self.keys[who]}", **options.pop("headers", {})}
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex
-        sent = body
         if body is not None:
             options["json"] = body
-        elif "files" in options:
-            sent = options.get("data", {}) | {name: file[0] for name, file in options["files"].items()}
+        files = {name: file[0] for name, file in options.get("files", {}).items()}
+        sent = body or options.get("data", {}) | files or None
         answer = self.client.request(method, path, headers=headers, **options)
         if answer.status_code >= 400:
             raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")

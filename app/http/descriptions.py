@@ -4,7 +4,6 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -25,7 +24,7 @@ def describe(name: str, *sections: str) -> str | None:
     return next((table[section][name] for section in sections if name in table.get(section, {})), None)
 
 
-def add_descriptions(properties: Mapping[str, dict[str, Any]], *sections: str) -> None:
+def add_descriptions(properties: Mapping[str, JsonSchemaValue], *sections: str) -> None:
     """Add the descriptions of a schema's properties."""
     for name, schema in properties.items():
         text = describe(name, *sections)
