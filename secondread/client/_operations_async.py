@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 78876c301aecbf9a.
+"""Operations of the API. Made from the OpenAPI document 86aa9f0b02efc176.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -165,7 +165,7 @@ class AsyncOperations:
         """Get a cell and its prediction. Annotators see it once they have labelled it.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}")
         return await self._model(models.CaseOut, request)
@@ -174,7 +174,7 @@ class AsyncOperations:
         """List the predictions of a cell. Newest first, each with its model release.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/predictions")
         return await self._model(models.PredictionsOut, request)
@@ -183,7 +183,7 @@ class AsyncOperations:
         """Get the image of a cell. PNG without metadata.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/image")
         return await self._bytes(request)
@@ -192,7 +192,7 @@ class AsyncOperations:
         """Get the surroundings of a cell. A wider image as PNG without metadata; 404 without one.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/field")
         return await self._bytes(request)
@@ -295,7 +295,7 @@ class AsyncOperations:
         """Submit an outside label. For annotators of another system; people with accounts answer reads instead.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
             idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
         """
         request = Request(
@@ -310,7 +310,7 @@ class AsyncOperations:
         """List the labels of a cell. Annotators see them once they have labelled the cell.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
             history: True adds superseded labels and retractions.
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/labels", query={"history": history})
@@ -356,7 +356,7 @@ class AsyncOperations:
         """Get the posterior of a cell. From the first prediction and all active blinded labels.
 
         Args:
-            case_id: Id of the cell, a UUID. Annotators use the id that their read shows.
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
             exclude_annotator: Name of an annotator whose labels are left out. Null or left out: all labels count.
             annotators: `named`: labels are weighted by the annotator model in use, if there is one; `alike`: all annotators count the same.
         """

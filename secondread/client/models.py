@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 78876c301aecbf9a.
+"""What the API takes and answers. Made from the OpenAPI document 86aa9f0b02efc176.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -198,7 +198,7 @@ class Attempt(BaseModel):
     """One-sided p value of "L_φ does not fall", 0 to 1; null without a standard error."""
 
     stability_limit: float | None
-    """Number of standard errors by which a change may be worse without one annotator; null with too few annotators."""
+    """Largest change for the worse without one annotator, in standard errors; null with too few annotators."""
 
     max_increase: float | None
     """Increase of a loss in nats that a change plan allows, 0 or more; null without a plan."""
@@ -217,7 +217,7 @@ class AuditEventOut(BaseModel):
     """Account that acted; else `command line`, or the kind of job."""
 
     action: str
-    """What happened, such as `label.add`, `alias.move` or `job.submit`; new versions add actions."""
+    """Kind of event, such as `label.add`, `alias.move` or `job.submit`; new versions add actions."""
 
     object: str
     """Id of the object: a cell, label, job, release, account or policy version."""
@@ -339,7 +339,7 @@ class CaseOut(BaseModel):
     """A cell with its prediction."""
 
     id: str
-    """Id of the cell, a UUID. Annotators see an id that only they know the cell by."""
+    """Id of the cell, a UUID. Each annotator sees a different id."""
 
     external_id: str
     """Id of the cell in the laboratory."""
@@ -351,7 +351,7 @@ class CaseOut(BaseModel):
     """Name of the site; null if not given."""
 
     metadata: dict[str, str]
-    """Texts that were uploaded with the cell, at most 20."""
+    """Texts uploaded with the cell, at most 20."""
 
     width: int
     """Width of the image in pixels."""
@@ -541,7 +541,7 @@ class CorrectionsOut(BaseModel):
     """Number of final answers."""
 
     n_corrected: int
-    """Number of them that were corrected while blinded."""
+    """Number of them with a correction while blinded."""
 
     rate: float | None
     """Share of corrected answers, 0 to 1; null without answers."""
@@ -722,7 +722,7 @@ class Fault(BaseModel):
     """Path to the fault: `body`, `query`, `path` or `header`, then the name of the field."""
 
     what: str
-    """What is wrong with it."""
+    """Reason why the value is not acceptable."""
 
 
 class FeedbackOut(BaseModel):
@@ -856,7 +856,7 @@ class JobOut(BaseModel):
     """`queued` and `running` jobs are open; `succeeded`, `failed` and `cancelled` jobs have ended."""
 
     parameters: dict[str, Any]
-    """Values that were requested; keys depend on `kind`."""
+    """Requested values; keys depend on `kind`."""
 
     progress: float
     """Share of the work done, 0 to 1."""
@@ -993,7 +993,7 @@ class LimitOut(BaseModel):
     """Name of the limit, as in docs/reference/limits.md."""
 
     per: str
-    """What each limit applies to, such as `account`, `address` or `server process`."""
+    """Scope of the limit, such as `account`, `address` or `server process`."""
 
     unit: Literal["requests", "connections", "transactions", "attempts", "cores", "bytes", "seconds"]
     """Unit of `size`: `requests`, `connections`, `transactions`, `attempts`, `cores`, `bytes` or `seconds`."""
@@ -1073,7 +1073,7 @@ class MetricsOut(BaseModel):
     """`ipw`: labelled cells are weighted by the inverse probability of their selection; `none`: all count the same."""
 
     n_cases: int
-    """Number of cells that were evaluated."""
+    """Number of evaluated cells."""
 
     n_labels: int
     """Number of their labels that count."""
@@ -1634,7 +1634,7 @@ class ProblemDocument(BaseModel):
     """HTTP status, 400 to 599."""
 
     detail: str
-    """What is wrong, and what to do."""
+    """Explanation of the problem, and what to do."""
 
     errors: list[Fault] | None = None
     """Each fault of an invalid request; null or missing for other problems."""
@@ -1733,7 +1733,7 @@ class ReadOut(BaseModel):
     """Id of the read, a UUID."""
 
     case_id: str
-    """Id by which only this annotator knows the cell, a UUID."""
+    """Id of the cell, a UUID that is valid for this annotator only."""
 
     image: str
     """Path of the image, relative to the address of the service."""
@@ -2113,7 +2113,7 @@ class RequestOut(BaseModel):
     """Annotator who has it; null unless leased."""
 
     asked_of: str | None
-    """Annotator to whom it is assigned; null: any."""
+    """Assigned annotator; null: any."""
 
     probability: float | None
     """Probability with which that annotator was drawn, 0.1 to 1; null if not drawn."""
