@@ -7,18 +7,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator, FormatChecker
 
 from app.accounts.permissions import get_route_guard, require_monitoring_token
+from app.database.tables.values import JobKind
 from app.http.descriptions import DescribedModel, read_descriptions
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX
 from app.http.openapi import EXAMPLES
 from app.http.principal import COOKIE
 from app.http.routing import walk_routes
+from app.job_table import FUNCTIONS
 from app.main import create_app
 from app.settings import Settings
 from tests.support.postgres import PostgresServer
@@ -119,6 +121,10 @@ def test_closed_sets_are_enums_and_each_value_is_explained(document: dict[str, A
         elif any(part.get("type") == "string" for part in choices(schema)):
             assert not re.search(r"`[\w-]+`: ", text), f"{place} {name} explains values and is no enum"
     assert found > 40
+
+
+def test_the_kinds_of_jobs_are_those_of_the_worker() -> None:
+    assert get_args(JobKind) == tuple(FUNCTIONS)
 
 
 def test_every_description_is_used(app: FastAPI, document: dict[str, Any]) -> None:
