@@ -228,8 +228,10 @@ def display_page(request: Request, principal: _Anybody) -> Response:
     return render_page(request, "display.html", principal)
 
 
-#: The viewer styles its elements in place. Only this page allows that.
-_API_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+#: The viewer styles its elements in place, and its styles contain icons. Only this page allows that.
+_API_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+    "img-src 'self'", "img-src 'self' data:"
+)
 
 
 @router.get("/v1/docs", dependencies=[Depends(accounts.allow_everyone)])
