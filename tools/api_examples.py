@@ -6,6 +6,7 @@ HOME is one that ``secondread demo`` has filled; it is copied and stays as it is
 file, its numbers come from the demo's release and laboratory.
 """
 
+import base64
 import io
 import json
 import shutil
@@ -30,6 +31,8 @@ from app.settings import Settings
 from tests.support.jobs import work_off
 
 _LISTED, _NUMBERS, _ENTRIES, _DIGITS = 2, 10, 3, 6
+#: Lines of a text, and pixels of an image's longer side.
+_LINES, _PIXELS = 8, 16
 #: Open documents, of which the first entries are shown.
 _DOCUMENTS = {"card": 4, "document": 5, "result": 6}
 
@@ -59,8 +62,8 @@ class Player:
     """
 
     def __init__(self, home: Path) -> None:
-        settings = Settings(home=home, metrics_token="the token of a monitoring system, for examples")
-        self.app = create_app(settings)
+        token = "the token of a monitoring system, for examples"
+        self.app = create_app(Settings(home=home, metrics_token=token))
         self.client, self.context = TestClient(self.app, "http://localhost"), self.app.state.context
         self.examples: dict[str, dict[str, Any]] = {}
         with self.context.database.write() as session:
@@ -69,6 +72,7 @@ class Player:
             scopes = {"laboratory": ["labels:write", "cases:write", "predict"]}
             people = ("admin", "annotator-1", "annotator-2", "laboratory")
             self.keys = {name: auth.add_key(session, keys, name, scopes.get(name, []))[1] for name in people}
+        self.keys["monitoring"] = token
 
     def ask(self, who: str, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Send a request, keep it as an example unless there is one, and give the answer.
@@ -81,20 +85,43 @@ class Player:
             headers["Idempotency-Key"] = uuid.uuid4().hex
         if body is not None:
             options["json"] = body
+        files = {name: file[0] for name, file in options.get("files", {}).items()}
+        sent = body or options.get("data", {}) | files or None
         answer = self.client.request(method, path, headers=headers, **options)
         if answer.status_code >= 400:
             raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")
         document = answer.json() if "json" in answer.headers.get("content-type", "") and answer.content else None
-        example = {"path": path, "status": answer.status_code, "request": body, "response": shortened(document)}
-        self.examples.setdefault(self._name(method, path), {k: v for k, v in example.items() if v is not None})
+        example = {"path": path, "request": sent, "response": shortened(document)}
+        name = self._name(method, path)
+        kept = self.examples.setdefault(name, {k: v for k, v in example.items() if v is not None})
+        asked = answer.request.headers.get("content-type", ""), options.get("content")
+        for kind, content in (asked, (answer.headers.get("content-type", ""), document is None and answer.content)):
+            if content:
+                kept.setdefault("others", {})[kind.partition(";")[0]] = _shown(kind, content)
         return document
 
     def _name(self, method: str, path: str) -> str:
         scope = {"type": "http", "method": method, "path": urlsplit(path).path, "headers": []}
         for route in walk_routes(self.app):
             if route.matches(scope)[0].name == "FULL":
-                return route.name
+                return route.operation_id or route.name
         raise ValueError(path)
+
+
+def _shown(kind: str, content: bytes) -> str:
+    """A body that is no JSON: the first lines of a text, or bytes as a ``data:`` address, images made small."""
+    if kind.startswith("text/"):
+        lines = content.decode().splitlines(keepends=True)
+        return "".join([line for line in lines if "python" not in line and "process_" not in line][:_LINES])
+    shown = _thumbnail(content) if kind.startswith("image/") else content
+    return f"data:{kind};base64,{base64.b64encode(shown).decode()}"
+
+
+def _thumbnail(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(content)) as picture:
+        picture.resize((_PIXELS, _PIXELS)).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def _cell(number: int) -> bytes:
@@ -122,6 +149,8 @@ def _cases(play: Player) -> str:
     """Uploads and lists; gives the case that was stored."""
     image = {"files": {"image": ("cell.png", _cell(1))}}
     play.ask("laboratory", "POST", "/v1/predictions", **image)
+    raw = {"content": _thumbnail(_cell(1)), "headers": {"Content-Type": "image/png"}}
+    play.ask("laboratory", "POST", "/v1/predictions", **raw)
     fields = {"external_id": "slide-9-004", "patient": "p-0417", "site": "north", "metadata": '{"stain": "Wright"}'}
     case = play.ask(
         "laboratory", "POST", "/v1/cases", data=fields, files=image["files"] | {"field": ("field.png", _field(1))}
@@ -133,10 +162,9 @@ def _cases(play: Player) -> str:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
         for number in (2, 3):
-            target.writestr(f"cells/slide-9-{number:03}.png", _cell(number))
-    job = play.ask(
-        "admin", "POST", "/v1/imports", content=archive.getvalue(), headers={"Content-Type": "application/zip"}
-    )
+            target.writestr(f"cells/slide-9-{number:03}.png", _thumbnail(_cell(number)))
+    zipped = {"content": archive.getvalue(), "headers": {"Content-Type": "application/zip"}}
+    job = play.ask("admin", "POST", "/v1/imports", **zipped)
     work_off(play.context)
     play.ask("admin", "GET", f"/v1/imports/{job['id']}")
     return str(case["id"])
@@ -189,7 +217,8 @@ def _evaluations(play: Player) -> None:
     job = play.ask("admin", "POST", "/v1/recalibrations", {"method": "temperature"})
     play.ask("admin", "POST", "/v1/reader-models", {"experts": []})
     work_off(play.context)
-    play.ask("admin", "GET", f"/v1/evaluations/{frozen['id']}")
+    for kind in ("application/json", "text/html", "text/csv"):
+        play.ask("admin", "GET", f"/v1/evaluations/{frozen['id']}", headers={"Accept": kind})
     play.ask("admin", "GET", "/v1/evaluations")
     play.ask("admin", "GET", f"/v1/jobs/{job['id']}")
     play.ask("admin", "GET", "/v1/jobs")
@@ -239,6 +268,7 @@ def _operations(play: Player) -> None:
     play.ask("admin", "GET", "/v1/audit-events?limit=2")
     play.ask("admin", "GET", "/healthz")
     play.ask("admin", "GET", "/readyz")
+    play.ask("monitoring", "GET", "/metrics")
 
 
 def main() -> None:

@@ -27,17 +27,12 @@ _DROPPED |= {"exclusiveMinimum", "exclusiveMaximum"}
 _REFERENCE = "#/components/schemas/"
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 _OPTIONS = [
-    *(
-        "--input-file-type",
-        "openapi",
-        "--output-model-type",
-        "pydantic_v2.BaseModel",
-        "--target-python-version",
-        "3.11",
-    ),
+    *("--input-file-type", "openapi", "--output-model-type", "pydantic_v2.BaseModel"),
+    *("--target-python-version", "3.11", "--use-single-line-docstring"),
     *("--formatters", "builtin", "--enum-field-as-literal", "all", "--use-annotated", "--use-schema-description"),
     *("--use-standard-collections", "--use-union-operator", "--strict-nullable", "--use-double-quotes"),
     *("--use-tuple-for-fixed-items", "--keep-model-order", "--disable-timestamp", "--disable-warnings"),
+    *("--use-field-description", "--use-inline-field-description"),
 ]
 _HEAD = '''"""{words} Made from the OpenAPI document {digest}.
 
@@ -214,13 +209,24 @@ def _method(method: str, path: str, operation: dict[str, Any], schemas: dict[str
         operation["operationId"],
         _arguments(after, named),
         answer,
-        operation["description"].replace("\n", " ").replace('"', "'"),
+        _documented(operation, [*after, *named]),
         ", ".join(given),
         call,
         *paging,
         _arguments(after, rest),
         ", ".join(passed),
     )
+
+
+def _documented(operation: dict[str, Any], arguments: list[str]) -> str:
+    """A method's docstring: what the operation does, and its arguments."""
+    texts = {p["name"].replace("-", "_"): p["description"] for p in operation.get("parameters", [])}
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        texts |= {name: field["description"] for name, field in media["schema"].get("properties", {}).items()}
+    names = [argument.partition(":")[0] for argument in arguments]
+    lines = [f"\n            {name}: {texts[name]}" for name in names if name in texts]
+    arguments_text = f"\n\n        Args:{''.join(lines)}\n        " if lines else ""
+    return str((operation["description"].replace("\n", " ") + arguments_text).replace('"', "'"))
 
 
 def _written(parameter: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ router = APIRouter(tags=["annotators"], responses=list_problem_responses(), rout
 
 @router.get("/v1/annotators", operation_id="list_annotators", dependencies=[Depends(RequireScope("manage"))])
 def list_annotators(session: ReadSession) -> AnnotatorsOut:
-    """Annotators with accounts, by name."""
+    """List annotators. Those with accounts, in alphabetical order."""
     return service.list_annotators(session)
 
 
@@ -25,5 +25,5 @@ def list_annotators(session: ReadSession) -> AnnotatorsOut:
 def get_annotator(
     name: Line, principal: Annotated[Principal, Depends(RequireScope("reads:own", "manage"))], session: ReadSession
 ) -> OwnReadingOut:
-    """How an annotator reads: ``me``, and for admins any name; as of the last Monday, in steps of ten cases."""
+    """Get the statistics of an annotator. Until the last Monday, in steps of ten cells."""
     return service.own_reading(session, principal, name)

@@ -6,7 +6,7 @@ from app.http.models import ResponseModel, Sentence
 
 
 class PulledOut(ResponseModel):
-    """An estimate of one annotator, pulled towards all annotators, with its 95 % interval."""
+    """An estimate for one annotator, shrunk towards all annotators, with its 95% interval."""
 
     value: float
     low: float
@@ -35,7 +35,7 @@ class ConfidenceOut(ResponseModel):
 
 
 class StepOut(ResponseModel):
-    """Some cases in a row, ten or a multiple: whether the annotator's answers were foreseen as well as expected."""
+    """Consecutive cells, ten or a multiple, and the agreement on them."""
 
     first: datetime
     last: datetime
@@ -43,7 +43,7 @@ class StepOut(ResponseModel):
 
 
 class OwnReadingOut(ResponseModel):
-    """How an annotator reads, next to the others; until the last Monday, and in steps of ten."""
+    """Statistics of an annotator, next to the others."""
 
     annotator: str
     until: datetime
@@ -53,12 +53,10 @@ class OwnReadingOut(ResponseModel):
     cannot_tell: PulledOut | None
     self_agreement: PulledOut | None
     agreement: PulledOut | None
-    # what the agreement is more than for somebody like the others on the same cases
     agreement_surplus: PulledOut | None
     confusions: list[ConfusionOut]
     confidence: list[ConfidenceOut]
     steps: list[StepOut]
-    # of the last steps compared with those before
     drift: PulledOut | None
     sentences: list[Sentence]
 

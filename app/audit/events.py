@@ -18,7 +18,7 @@ _OF_MANY = "label.final"
 
 
 class AuditEventOut(ResponseModel):
-    """An action on an object; ``digest`` chains it to the event before."""
+    """An action on an object."""
 
     sequence: int
     created_at: datetime
@@ -32,7 +32,7 @@ class AuditEventOut(ResponseModel):
 
 
 class AuditEventsOut(ResponseModel):
-    """Audit events, newest first; ``next_cursor`` leads to older ones."""
+    """A page of audit events."""
 
     items: list[AuditEventOut]
     next_cursor: str | None

@@ -16,11 +16,11 @@ router = APIRouter(tags=["audit"], dependencies=[Depends(RequireScope("manage"))
 @router.get("/v1/audit-events", operation_id="list_audit_events", responses=list_problem_responses())
 def list_audit_events(
     session: ReadSession,
-    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next_cursor` of the page before.")] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    object_id: Annotated[Line | None, Query(description="Events of one object.")] = None,
+    object_id: Annotated[Line | None, Query()] = None,
     actor: Annotated[Line | None, Query()] = None,
     action: Annotated[Line | None, Query()] = None,
 ) -> AuditEventsOut:
-    """Audit events, newest first."""
+    """List audit events. Newest first."""
     return list_audit_event_page(session, cursor=cursor, limit=limit, object_id=object_id, actor=actor, action=action)

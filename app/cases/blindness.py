@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fastapi import Depends, Request
@@ -34,6 +34,7 @@ from app.database.tables import (
     new_id,
     time_of,
 )
+from app.database.tables.values import Hidden
 from app.http.errors import Forbidden
 from app.http.principal import Principal, role_or_key_sees_more
 from app.predictions.service import champion_first_order
@@ -145,8 +146,6 @@ class BlindReadPending(Forbidden):
 
     code, title = "blind-read-pending", "Blinded read pending"
 
-
-Hidden = Literal["before-commit", "until-case-closed", "never"]
 
 _HIDDEN_MESSAGES: dict[Hidden, str] = messages(
     {

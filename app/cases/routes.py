@@ -36,7 +36,7 @@ _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 async def predict_image(
     request: Request, context: AppContext, data: Annotated[bytes, Depends(image_bytes)]
 ) -> Response:
-    """Predict an image without storing it: multipart field ``image``, or the raw body; nothing of it is kept."""
+    """Predict an image. Nothing is stored; send the multipart field ``image``, or the file as the body."""
     held: ActiveConfigCache = request.app.state.in_force
     answer = await service.predict_in_turn(context, held, getattr(request.state, "seen", None), data)
     # as FastAPI writes it, which would take another thread to check it once more
@@ -61,7 +61,7 @@ def add_case(
     form: Annotated[CaseForm, Depends(case_form)],
     session: WriteSession,
 ) -> Response:
-    """Store an image as a case, with its prediction; ``field`` is the wider field around the cell, for people alone."""
+    """Upload a cell. The response has its prediction; the same upload again returns the stored cell."""
     new = service.prepare_unless_answered(context, once, form)  # before the session's transaction begins
     return once(
         session,
@@ -72,7 +72,7 @@ def add_case(
 
 
 _Viewing = Depends(RequireScope("cases:read"))
-_Cursor = Annotated[str | None, Query(max_length=100, description="`next_cursor` of the page before.")]
+_Cursor = Annotated[str | None, Query(max_length=100)]
 _Limit = Annotated[int, Query(ge=1, le=200)]
 _Text = Annotated[Line | None, Query()]
 
@@ -86,17 +86,17 @@ def list_cases(
     patient: _Text = None,
     site: _Text = None,
     partition: Annotated[Literal["evaluation", "calibration"] | None, Query()] = None,
-    since: Annotated[Moment | None, Query(description="Stored at this time or later.")] = None,
-    until: Annotated[Moment | None, Query(description="Stored before this time.")] = None,
+    since: Annotated[Moment | None, Query()] = None,
+    until: Annotated[Moment | None, Query()] = None,
 ) -> CasesOut:
-    """A page of cases, newest first."""
+    """List cells. Newest first; poll with ``since`` to follow new uploads."""
     chosen = queries.CaseFilter(external_id, patient, site, partition, since, until)
     return service.list_cases(session, chosen, cursor, limit)
 
 
 @router.get("/v1/worklist", operation_id="list_worklist", responses=list_problem_responses(), dependencies=[_Viewing])
 def list_worklist(session: ReadSession, cursor: _Cursor = None, limit: _Limit = 50) -> WorklistOut:
-    """Cases of which another read is wanted, those in most need first, with the reason."""
+    """List cells that need another read. Highest need first, with the reason."""
     return service.get_worklist_page(session, cursor, limit)
 
 
@@ -104,7 +104,7 @@ def list_worklist(session: ReadSession, cursor: _Cursor = None, limit: _Limit = 
     "/v1/cases/{case_id}", operation_id="get_case", responses=list_problem_responses(NotFound, BlindReadPending)
 )
 def get_case(asked: CaseInPath, call: _Reading) -> CaseOut:
-    """A case with its prediction; annotators see it after committing their own label."""
+    """Get a cell and its prediction. Annotators see it once they have labelled it."""
     case = asked.found(call.session)
     queries.case_by_id(call.session, case.id)
     ensure_revealed(call.session, call.principal, case)
@@ -125,7 +125,7 @@ def get_case(asked: CaseInPath, call: _Reading) -> CaseOut:
     responses=list_problem_responses(NotFound, BlindReadPending),
 )
 def list_predictions(asked: CaseInPath, call: _Reading) -> PredictionsOut:
-    """Every prediction of a case, newest first; each keeps the release that made it."""
+    """List the predictions of a cell. Newest first, each with its model release."""
     case = asked.found(call.session)
     queries.case_by_id(call.session, case.id)
     ensure_revealed(call.session, call.principal, case)
@@ -148,7 +148,7 @@ _Pixels = Depends(RequireScope("cases:read", "reads:own"))
     dependencies=[_Pixels],
 )
 def get_image(asked: CaseInPath, context: AppContext, session: ReadSession) -> Response:
-    """The stored pixels as PNG, without metadata."""
+    """Get the image of a cell. PNG without metadata."""
     case = asked.found(session)
     stored = queries.case_by_id(session, case.id)
     return image_response(context, stored.stored_sha256)
@@ -162,6 +162,6 @@ def get_image(asked: CaseInPath, context: AppContext, session: ReadSession) -> R
     dependencies=[_Pixels],
 )
 def get_field(asked: CaseInPath, context: AppContext, session: ReadSession) -> Response:
-    """The wider field around the cell as PNG without metadata, if there is one."""
+    """Get the surroundings of a cell. A wider image as PNG without metadata; 404 without one."""
     case = asked.found(session)
     return image_response(context, queries.stored_field(session, case.id))

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from app.database.tables.values import Arm, Partition, RequestState, Round
 from app.http.models import Line, PredictionOut, RequestModel, ResponseModel
 
 
@@ -28,7 +29,7 @@ class CaseIn(RequestModel):
 
 
 class CaseOut(ResponseModel):
-    """A case with its prediction."""
+    """A cell with its prediction."""
 
     id: str
     external_id: str
@@ -37,38 +38,37 @@ class CaseOut(ResponseModel):
     metadata: dict[str, str]
     width: int
     height: int
-    partition: str
+    partition: Partition
     same_image_as: str | None
     created_at: datetime
     n_labels: int
     prediction: PredictionOut | None
-    # a wider field around the cell is at /v1/cases/{id}/field
     has_field: bool = False
 
 
 class CasesOut(ResponseModel):
-    """A page of cases; ``next_cursor`` leads to the next one."""
+    """A page of cells."""
 
     items: list[CaseOut]
     next_cursor: str | None
 
 
 class PredictionsOut(ResponseModel):
-    """Predictions of a case, newest first."""
+    """Predictions of a cell."""
 
     items: list[PredictionOut]
 
 
 class RequestOut(ResponseModel):
-    """A planned read, its reason, and its state; ``asked_of`` was drawn with ``probability``, or preferred."""
+    """A planned read, its reason, and its state."""
 
     ordinal: int
-    round: str
-    arm: str
+    round: Round
+    arm: Arm
     u: float
     pi: float
     policy_version: int
-    state: str
+    state: RequestState
     due_at: datetime
     closed_at: datetime | None
     held_by: str | None
@@ -77,7 +77,7 @@ class RequestOut(ResponseModel):
 
 
 class WorkOut(ResponseModel):
-    """A case of which a read is wanted; ``need`` is its disagreement probability, 1 without a prediction."""
+    """A cell that needs a read."""
 
     case: CaseOut
     need: float
@@ -86,7 +86,7 @@ class WorkOut(ResponseModel):
 
 
 class WorklistOut(ResponseModel):
-    """Cases in most need first; ``next_cursor`` leads to the next page."""
+    """A page of cells that need a read."""
 
     items: list[WorkOut]
     next_cursor: str | None

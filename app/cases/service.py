@@ -14,7 +14,6 @@ from app.cases.active_config import ActiveConfig, ActiveConfigCache
 from app.cases.blindness import (
     BlindReadPending,
     CaseInPath,
-    Hidden,
     ResolvedCase,
     blind_opinions,
     case_handle,

@@ -111,9 +111,7 @@ class Once:
 
 async def once_by_header(
     request: Request,
-    idempotency_key: Annotated[
-        str | None, Header(max_length=MAX_KEY_LENGTH, description="Chosen by the caller, one for each new request.")
-    ] = None,
+    idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_LENGTH)] = None,
 ) -> Once:
     """The request with its Idempotency-Key."""
     if not idempotency_key:

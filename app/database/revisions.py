@@ -11,7 +11,7 @@ from app.http.errors import BadRequest, PreconditionRequired
 
 
 async def parse_if_match(
-    if_match: Annotated[str | None, Header(description='Revision in quotes; "0" if there is none.')] = None,
+    if_match: Annotated[str | None, Header()] = None,
 ) -> int | None:
     """Revision that the caller saw; None for any."""
     if if_match is None:

@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app.http.descriptions import DescribedModel
 from app.http.observability import log_defect
 from app.http.routing import walk_routes
 from ml.messages import Message, joined, messages
@@ -118,14 +118,14 @@ PROBLEM_JSON = "application/problem+json"
 TYPE_PREFIX = "urn:secondread:problem:"
 
 
-class Fault(BaseModel):
+class Fault(DescribedModel):
     """A value that is not acceptable: its place in the request, and what is wrong with it."""
 
     where: list[str | int]
     what: str
 
 
-class ProblemDocument(BaseModel):
+class ProblemDocument(DescribedModel):
     """RFC 9457 problem document."""
 
     type: str

@@ -7,13 +7,16 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar
 
 from app.http.errors import Problem, RateLimited, ServiceOverloaded, ServiceUnavailable
 from ml.messages import Message
 
 _Signal = TypeVar("_Signal", threading.Event, "asyncio.Future[None]")
 _Place = TypeVar("_Place", bound="LimitPlace")
+
+
+LimitUnit = Literal["requests", "connections", "transactions", "attempts", "cores", "bytes", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Limit:
     name: str
     # None: chosen at the start, as the words describe
     size: int | None = None
-    unit: str = "requests"
+    unit: LimitUnit = "requests"
     # each of these has as many
     per: str = "server process"
     chosen: str = ""

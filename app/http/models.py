@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -19,6 +18,7 @@ from pydantic import (
     WrapValidator,
 )
 
+from app.http.descriptions import DescribedModel
 from ml.messages import Message
 from ml.metrics.definitions import with_long_names, without_long_names
 from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
@@ -74,13 +74,13 @@ def _refuse_number(value: Any) -> Any:
 Moment = Annotated[AwareDatetime, BeforeValidator(_refuse_number), AfterValidator(_in_utc)]
 
 
-class RequestModel(BaseModel):
+class RequestModel(DescribedModel):
     """Base of request bodies; rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class ResponseModel(BaseModel):
+class ResponseModel(DescribedModel):
     """Base of response bodies."""
 
     model_config = ConfigDict(extra="forbid")
@@ -114,7 +114,6 @@ class MetricOut(ResponseModel):
     horvitz_thompson: float | None
     largest_weight: float | None
     model_assisted: ModelAssistedOut | None = None
-    # for new readers like these; null where they are fewer than three, or not known
     low_new: float | None = None
     high_new: float | None = None
 
@@ -161,7 +160,7 @@ MetricsByName = Annotated[dict[str, MetricOut], BY_SYMBOL, both_names(MetricOut)
 
 
 class ClassOut(ResponseModel):
-    """A class of the reading task; ``group`` is the heading under which an annotator finds it, empty for none."""
+    """A class of the reading task."""
 
     code: str
     name: str
@@ -170,9 +169,9 @@ class ClassOut(ResponseModel):
 
 
 class TriageOut(ResponseModel):
-    """Decision on a second read, its reason, and its probability ``pi``."""
+    """Decision on a second read, its reason, and its probability."""
 
-    decision: str
+    decision: Literal["single_read", "second_read"]
     priority: float
     expected_gain: float | None
     reason: Sentence
@@ -184,11 +183,7 @@ AnswersOf = Literal["annotators", "outside"]
 
 
 class AnswerSetOut(ResponseModel):
-    """Classes among which the next annotator's answer lies in a share ``level`` of new patients.
-
-    ``classes``: the most probable first; null where there is no set, and ``reason`` says why. ``site``: whose cells
-    calibrated it, null for those of all sites without sets of their own; ``n_patients`` and ``n_cells`` of them.
-    """
+    """Classes that contain the next annotator's answer for a stated share of new patients."""
 
     level: float
     classes: list[str] | None
@@ -205,12 +200,7 @@ _High = Annotated[float, AfterValidator(lambda end: math.ceil(end * 1e6) / 1e6)]
 
 
 class DistributionOut(ResponseModel):
-    """A predictive distribution; what needs a concentration is null in a release without one.
-
-    ``disagreement_constant``: the disagreement probability is one number for every case without labels. The
-    disagreement probability and the intervals of an image unlike those that the release was made from are null until
-    two labels say more.
-    """
+    """A predictive distribution."""
 
     class_probs: dict[str, float]
     log_concentration: float | None
@@ -222,30 +212,20 @@ class DistributionOut(ResponseModel):
 
 
 class PredictionOut(DistributionOut):
-    """A prediction by a release.
-
-    ``out_of_distribution``: whether the image is unlike those that the release was made from; null where the release
-    has no check, and the case is then read twice. ``reasons``: checks that the image fails, the strangest first: place,
-    size, focus, stain, features. ``distance``: of the strangest check, 1 where images are flagged;
-    ``distance_percentile``: of the held-out images that are nearer.
-    """
+    """A prediction by a model release."""
 
     release: str
     classes: list[str]
     triage: TriageOut
     out_of_distribution: bool | None
-    reasons: list[str]
+    reasons: list[Literal["place", "size", "focus", "stain", "features"]]
     distance: float | None
     distance_percentile: float | None
     image_sha256: str
 
 
 class PosteriorOut(DistributionOut):
-    """The distribution after all active blind labels.
-
-    ``reader_model``: version of the model by which labels are weighed by who gave them; null where annotators are taken
-    as alike.
-    """
+    """The distribution after all active blinded labels."""
 
     release: str
     n_labels: int

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from app.http.descriptions import add_descriptions, describe
 from app.http.errors import PROBLEM_JSON, TYPE_PREFIX, Problem
 from app.http.principal import COOKIE, SCOPES, SECURE_COOKIE
 from app.http.routing import walk_routes
@@ -24,11 +25,12 @@ class RecordedExample:
 
     # with its query, as it was asked for
     path: str
-    status: int
-    # body in JSON; None where none was sent, or another one
+    # body in JSON, or fields of a multipart body; None without one
     request: Any = None
-    # body in JSON; None where it is something else
+    # body in JSON
     response: Any = None
+    # other bodies by their media type: the first lines of a text, or a ``data:`` address of bytes
+    others: dict[str, str] = field(default_factory=dict)
 
 
 def _load_examples() -> dict[str, RecordedExample]:
@@ -45,7 +47,7 @@ EXAMPLES = _load_examples()
 def path_values(template: str, example: RecordedExample) -> dict[str, str]:
     """Values of a path's parameters.
 
-    >>> path_values("/v1/reads/{read_id}/labels", RecordedExample("/v1/reads/a%20b/labels", 201))
+    >>> path_values("/v1/reads/{read_id}/labels", RecordedExample("/v1/reads/a%20b/labels"))
     {'read_id': 'a b'}
     """
     parts = zip(template.split("/"), urlsplit(example.path).path.split("/"), strict=True)
@@ -55,7 +57,7 @@ def path_values(template: str, example: RecordedExample) -> dict[str, str]:
 def query_values(example: RecordedExample) -> dict[str, str]:
     """Values of the query's parameters.
 
-    >>> query_values(RecordedExample("/v1/cases?limit=2&site=north", 200))
+    >>> query_values(RecordedExample("/v1/cases?limit=2&site=north"))
     {'limit': '2', 'site': 'north'}
     """
     return {name: values[0] for name, values in parse_qs(urlsplit(example.path).query).items()}
@@ -65,7 +67,7 @@ _REQUIRED = {
     "idempotency-key": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
     "if-match": {"type": "string", "pattern": r'^((W/)?"?[0-9]{1,9}"?|\*)$'},
 }
-_JSON = "application/json"
+_JSON, _MULTIPART = "application/json", "multipart/form-data"
 #: What each group of operations is about, in the order in which they are shown.
 TAGS = {
     "cases": "Images of cells, stored or not, with their predictions.",
@@ -111,7 +113,7 @@ def _complete_document(
     routes = {(method.lower(), route.path): route for route in walk_routes(app) for method in route.methods or ()}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _require_headers(operation)
+            _describe_request(operation)
             _write_summary(operation)
             _describe_errors(operation, document["components"].setdefault("examples", {}))
             operation["security"] = security(routes[method, path])
@@ -146,11 +148,14 @@ def _security_schemes() -> dict[str, Any]:
     }
 
 
-def _require_headers(operation: dict[str, Any]) -> None:
+def _describe_request(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", []):
-        schema = _REQUIRED.get(parameter["name"].lower())
-        if parameter["in"] == "header" and schema is not None:
-            parameter["required"], parameter["schema"] = True, schema
+        name = parameter["name"].lower()
+        parameter["description"] = describe(name, f"parameters.{operation['operationId']}", "parameters")
+        if parameter["in"] == "header" and name in _REQUIRED:
+            parameter["required"], parameter["schema"] = True, _REQUIRED[name]
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        add_descriptions(media["schema"].get("properties", {}), f"bodies.{operation['operationId']}")
 
 
 def _in_markdown(text: str) -> str:
@@ -199,12 +204,23 @@ def _parse_example_value(schema: dict[str, Any], value: str) -> str | int | bool
 def _add_example(operation: dict[str, Any], path: str, example: RecordedExample) -> None:
     values = {"path": path_values(path, example), "query": query_values(example)}
     for parameter in operation.get("parameters", []):
-        value = values.get(parameter["in"], {}).get(parameter["name"])
+        name = parameter["name"]
+        value = values.get(parameter["in"], {}).get(name) or describe(name, "examples")
+        if name == "cursor" and example.response["next_cursor"] is not None:
+            value = example.response["next_cursor"]
         if value is not None:
             parameter["example"] = _parse_example_value(parameter["schema"], value)
-    for kind, media in operation.get("requestBody", {}).get("content", {}).items():
-        if example.request is not None and kind == _JSON:
-            media["example"] = example.request
-    answer = operation["responses"].get(str(example.status), {}).get("content", {}).get(_JSON)
-    if answer is not None and example.response is not None:
-        answer["example"] = example.response
+    _add_body_examples(operation.get("requestBody", {}), example.request, example.others)
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            _add_body_examples(answer, example.response, example.others)
+
+
+def _add_body_examples(body: dict[str, Any], value: Any, others: dict[str, str]) -> None:
+    for kind, media in body.get("content", {}).items():
+        if kind in {_JSON, _MULTIPART}:
+            media |= {} if value is None else {"example": value}
+        elif kind in others and others[kind].startswith("data:"):
+            media["examples"] = {"example": {"externalValue": others[kind]}}
+        elif kind in others:
+            media["example"] = others[kind]

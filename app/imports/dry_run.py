@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.cases.service import CaseIn, UploadDigests, find_case_and_first_twin, inspect_upload, refuse_other_image
 from app.context import ServiceContext
 from app.database.tables import ImportRow, Job
+from app.database.tables.values import RowStatus
 from app.http.errors import Conflict, NotFound, Problem
 from app.http.principal import Principal
 from app.imports import import_job
@@ -112,7 +113,7 @@ class CheckedRow:
     # as the row says
     patient: str | None
     # created, known, failed or ignored
-    status: Literal["created", "known", "failed", "ignored"]
+    status: RowStatus
     # empty where there is nothing to tell
     detail: str
 

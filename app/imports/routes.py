@@ -55,9 +55,9 @@ def start_import(
     ],  # after the guard: nobody else may fill the disk
     session: WriteSession,
 ) -> Response:
-    """Import a zip of images in a job.
+    """Import a zip of images.
 
-    ``manifest.csv``, which may be left out, has the columns file, external_id, patient, site, metadata, field.
+    A job stores them; an optional ``manifest.csv`` has the columns file, external_id, patient, site, metadata, field.
     """
     return once(session, archive.sha256, lambda: (202, job_out(begin_import(session, context, principal, archive))))
 
@@ -71,9 +71,9 @@ def start_import(
 def get_import(
     import_id: uuid.UUID,
     session: ReadSession,
-    cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="`next_cursor` of the page before.")] = None,
+    cursor: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     status: Annotated[Status | None, Query()] = None,
 ) -> ImportOut:
-    """An import with a page of its rows."""
+    """Get an import. With a page of its rows."""
     return show_import(session, import_id, after=cursor or 0, limit=limit, status=status)

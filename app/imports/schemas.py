@@ -2,23 +2,20 @@
 
 from typing import Literal
 
+from app.database.tables.values import RowStatus
 from app.http.models import ResponseModel, Sentence
 from app.jobs.service import JobOut
 
 #: Which rows are asked for: by their result, or known ones that say something else than their case.
-Status = Literal["created", "known", "failed", "ignored", "differs"]
+Status = Literal[RowStatus, "differs"]
 
 
 class ImportRowOut(ResponseModel):
-    """Result of one row: ``created``, ``known`` (the same case was there) or ``failed`` with the reason.
-
-    A known case that the row gives another patient, site or metadata stays as it is, and ``detail`` says so. Files that
-    no row is about come last, ``ignored`` with the reason; ``external_id`` is then the file's name.
-    """
+    """Result of one row; a known cell is never changed by an import."""
 
     row: int
     external_id: str
-    status: str
+    status: RowStatus
     case_id: str | None
     detail: Sentence
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.chain.covered_rows import update_columns
 from app.database.tables import Job, JobBatch, time_of
+from app.database.tables.values import JobKind, JobState
 from app.http.errors import NotFound
 from app.jobs.handle import JobResult
 from ml.messages import Message
@@ -28,15 +29,14 @@ class JobView:
     """A job as people see it."""
 
     id: uuid.UUID
-    kind: str
+    kind: JobKind
     # number of the workflow that does it
     attempt: int
     # what was asked for
     parameters: dict[str, Any]
     # account that asked, None for a schedule or the command line
     created_by: uuid.UUID | None
-    # queued, running, succeeded, failed or cancelled
-    state: str
+    state: JobState
     # share done, 0 to 1
     progress: float
     # what is being done

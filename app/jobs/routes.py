@@ -23,7 +23,7 @@ _ManagingWrite = Annotated[Call, writing_call("manage")]
 
 @router.get("/v1/jobs", operation_id="list_jobs", dependencies=[_Viewing])
 def list_jobs(session: ReadSession) -> JobsOut:
-    """The newest 200 jobs."""
+    """List jobs. The newest 200."""
     return JobsOut(items=[job_out(job) for job in newest_jobs(session, 200)])
 
 
@@ -31,13 +31,13 @@ def list_jobs(session: ReadSession) -> JobsOut:
     "/v1/jobs/{job_id}", operation_id="get_job", responses=list_problem_responses(NotFound), dependencies=[_Viewing]
 )
 def get_job(job_id: uuid.UUID, session: ReadSession) -> JobOut:
-    """A job: state, progress, result."""
+    """Get a job. State, progress and result."""
     return job_out(job_by_id(session, job_id))
 
 
 @router.delete("/v1/jobs/{job_id}", operation_id="cancel_job", responses=list_problem_responses(NotFound))
 def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Managing) -> JobOut:
-    """Cancel a job; what it has stored so far stays."""
+    """Cancel a job. Stored results are kept."""
     return job_out(service.cancel_job_and_parts(context, principal, job_id))
 
 
@@ -49,7 +49,7 @@ def cancel_job(job_id: uuid.UUID, context: AppContext, principal: _Managing) -> 
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def retry_job(job_id: uuid.UUID, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Queue a failed or cancelled job again; it resumes its work."""
+    """Retry a job. For a failed or cancelled job, which resumes its work."""
     return once(
         call.session,
         None,

@@ -3,16 +3,17 @@
 from datetime import datetime
 from typing import Any
 
+from app.database.tables.values import JobKind, JobState
 from app.http.models import ResponseModel, Sentence
 from app.jobs.queries import JobView
 
 
 class JobOut(ResponseModel):
-    """A job and how far it is."""
+    """A background job."""
 
     id: str
-    kind: str
-    state: str
+    kind: JobKind
+    state: JobState
     parameters: dict[str, Any]
     progress: float
     message: Sentence

@@ -86,7 +86,7 @@ _LabellingWrite = Annotated[Call, writing_call("reads:own", "labels:write")]
     responses={204: {"description": "Nothing to read now."}, **list_problem_responses(KeyMissing, TooManyLeases)},
 )
 def lease_read(once: Idempotent, call: _AnnotatingWrite) -> Response:
-    """Lease the next cell for the caller, by due date, then shuffled; at most three at a time."""
+    """Lease the next read. By due date, then shuffled; at most three at a time."""
 
     def take() -> tuple[int, ReadOut | None]:
         read = leases.lease_next_read(call.session, call.context, call.principal)
@@ -97,20 +97,20 @@ def lease_read(once: Idempotent, call: _AnnotatingWrite) -> Response:
 
 @router.get("/v1/reads", operation_id="list_reads", responses=list_problem_responses())
 def list_reads(call: _Annotating) -> ReadsOut:
-    """The caller's leases, oldest first."""
+    """List your leases. Oldest first."""
     held = leases.list_leases(call.session, call.principal)
     return ReadsOut(items=[_read_with_opaque_id(call, read) for read in held])
 
 
 @router.get("/v1/reads/{read_id}", operation_id="get_read", responses=list_problem_responses(NotFound))
 def get_read(read_id: uuid.UUID, call: _Annotating) -> ReadOut:
-    """One of the caller's own reads."""
+    """Get one of your reads. With the classes to choose from."""
     return _read_with_opaque_id(call, leases.show_own_read(call.session, call.principal, read_id))
 
 
 @router.patch("/v1/reads/{read_id}", operation_id="extend_read", responses=list_problem_responses(NotFound, LeaseLost))
 def extend_read(read_id: uuid.UUID, call: _AnnotatingWrite) -> ReadOut:
-    """Extend a lease, up to six times its length in all."""
+    """Extend a lease. Up to six times its length in total."""
     return _read_with_opaque_id(call, leases.extend_lease(call.session, call.principal, read_id))
 
 
@@ -121,7 +121,7 @@ def extend_read(read_id: uuid.UUID, call: _AnnotatingWrite) -> ReadOut:
     responses=list_problem_responses(NotFound, LeaseLost),
 )
 def release_read(read_id: uuid.UUID, call: _AnnotatingWrite) -> None:
-    """Give a lease back; the case may come again."""
+    """Return a read unanswered. It may be offered to you again."""
     leases.release_lease(call.session, call.principal, read_id)
 
 
@@ -132,7 +132,7 @@ def release_read(read_id: uuid.UUID, call: _AnnotatingWrite) -> None:
     responses=list_problem_responses(KeyMissing, NotFound, LeaseLost),
 )
 def decline_read(read_id: uuid.UUID, body: DeclineIn, once: Idempotent, call: _AnnotatingWrite) -> Response:
-    """Decline a read, with a reason; ``cannot_tell`` closes it for everybody."""
+    """Decline a read. With a reason; ``cannot_tell`` closes it for everyone."""
 
     def end() -> tuple[int, ReadOut]:
         status, read = leases.record_decline(call.session, call.context, call.principal, read_id, body)
@@ -149,7 +149,7 @@ def decline_read(read_id: uuid.UUID, body: DeclineIn, once: Idempotent, call: _A
     responses=list_problem_responses(KeyMissing, NotFound, LeaseLost, AlreadyLabelled),
 )
 def commit_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _AnnotatingWrite) -> Response:
-    """End a read by a label; the answer reveals the posterior where the policy allows."""
+    """Answer a read with a label. The response shows the posterior if the policy allows it."""
     return _store_once(call, once, submission.commit_read, read_id, body)
 
 
@@ -161,7 +161,7 @@ def commit_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _A
     responses=list_problem_responses(KeyMissing, NotFound, LabelFinal, LabelSuperseded),
 )
 def correct_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _AnnotatingWrite) -> Response:
-    """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
+    """Correct your last answer while blinded. Until you see the cell, answer ten more, sign out or 15 minutes pass."""
     return _store_once(call, once, corrections.correct_answer, read_id, body)
 
 
@@ -173,7 +173,7 @@ def correct_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _
     responses=list_problem_responses(KeyMissing, NotFound, AlreadyLabelled),
 )
 def submit_label(case_id: uuid.UUID, body: LabelIn, once: Idempotent, call: _OutsideWrite) -> Response:
-    """Store a label of an outside annotator system; people with accounts answer reads that they hold."""
+    """Submit an outside label. For annotators of another system; people with accounts answer reads instead."""
     return once(
         call.session, body, lambda: submission.submit_label(call.session, call.context, call.principal, case_id, body)
     )
@@ -187,7 +187,7 @@ def submit_label(case_id: uuid.UUID, body: LabelIn, once: Idempotent, call: _Out
     responses=list_problem_responses(KeyMissing, NotFound, LabelSuperseded),
 )
 def revise_label(label_id: uuid.UUID, body: RevisionIn, once: Idempotent, call: _LabellingWrite) -> Response:
-    """Correct one's own label, or label again after a retraction; every row stays."""
+    """Revise your label. Also after a retraction; earlier versions are kept."""
     return _store_once(call, once, submission.revise_case_label, label_id, body)
 
 
@@ -199,7 +199,7 @@ def revise_label(label_id: uuid.UUID, body: RevisionIn, once: Idempotent, call: 
     responses=list_problem_responses(KeyMissing, NotFound, LabelSuperseded),
 )
 def retract_label(label_id: uuid.UUID, body: RetractionIn, once: Idempotent, call: _LabellingWrite) -> Response:
-    """Take one's own label back; both rows stay."""
+    """Retract your label. Both rows are kept."""
     return _store_once(call, once, submission.retract_case_label, label_id, body)
 
 
@@ -211,9 +211,9 @@ def retract_label(label_id: uuid.UUID, body: RetractionIn, once: Idempotent, cal
 def list_labels(
     asked: CaseInPath,
     call: _Reading,
-    history: Annotated[bool, Query(description="Superseded labels and retractions too.")] = False,
+    history: Annotated[bool, Query()] = False,
 ) -> LabelsOut:
-    """Active labels of a case; annotators see them after committing their own."""
+    """List the labels of a cell. Annotators see them once they have labelled the cell."""
     case = asked.found(call.session)
     case_by_id(call.session, case.id)
     ensure_revealed(call.session, call.principal, case)
@@ -234,10 +234,10 @@ def get_posterior(
     exclude_annotator: Annotated[str | None, Query(max_length=100)] = None,
     annotators: Annotated[
         Literal["named", "alike"],
-        Query(description="named: weighed by who gave them where a model of the annotators is in use; alike: never."),
+        Query(),
     ] = "named",
 ) -> PosteriorOut:
-    """Posterior from the stored prior and all active blind labels."""
+    """Get the posterior of a cell. From the first prediction and all active blinded labels."""
     case = asked.found(call.session)
     case_by_id(call.session, case.id)
     ensure_revealed(call.session, call.principal, case)

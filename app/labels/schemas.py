@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from app.database.tables.values import Hidden, LabelKind, ReadState, Round
 from app.http.models import ClassOut, Line, Paragraph, PosteriorOut, RequestModel, ResponseModel
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
@@ -13,7 +14,7 @@ Confidence = Annotated[float, Field(ge=0, le=1)]
 
 
 class OwnLabelIn(RequestModel):
-    """A label that ends a read; ``flag`` asks admins to look at the case."""
+    """A label that ends a read."""
 
     label: Line
     confidence: Confidence | None = None
@@ -34,28 +35,28 @@ class OwnLabelIn(RequestModel):
 
 
 class LabelIn(OwnLabelIn):
-    """A label of an outside annotator system: ``annotator`` and ``blind`` must be given."""
+    """A label of an outside annotator system."""
 
     annotator: AnnotatorName | None = None
     blind: bool | None = None
-    round: Literal["planned", "adjudication"] | None = None
+    round: Round | None = None
 
 
 class RevisionIn(OwnLabelIn):
-    """A correction, and why; ``blind`` only from an outside annotator system."""
+    """A changed label, with the reason."""
 
     reason: Paragraph
     blind: bool | None = None
 
 
 class RetractionIn(RequestModel):
-    """Why a label is taken back."""
+    """Reason of a retraction."""
 
     reason: Paragraph
 
 
 class DeclineIn(RequestModel):
-    """Why a case is not read; ``cannot_tell`` means that the image does not allow a diagnosis."""
+    """Reason why a read is declined."""
 
     reason: DeclineReason
     note: Paragraph | None = None
@@ -67,10 +68,9 @@ class ReadOut(ResponseModel):
     id: str
     case_id: str
     image: str
-    # the wider field around the cell; null where there is none
     field: str | None = None
     classes: list[ClassOut]
-    state: str
+    state: ReadState
     leased_at: datetime
     expires_at: datetime
 
@@ -93,10 +93,9 @@ class LabelOut(ResponseModel):
     flagged: bool
     note: str | None
     blind: bool
-    # null to the label's own annotator while the case is hidden: an adjudication says that others disagree
-    round: str | None
+    round: Round | None
     late: bool
-    kind: str
+    kind: LabelKind
     supersedes: str | None
     post_reveal: bool
     reason: str | None
@@ -105,14 +104,14 @@ class LabelOut(ResponseModel):
 
 
 class SubmittedOut(ResponseModel):
-    """The stored label, and what it made of the case; ``posterior`` is null while the case stays hidden."""
+    """The stored label and the new posterior."""
 
     label: LabelOut
     posterior: PosteriorOut | None
-    hidden_because: str | None
+    hidden_because: Hidden | None
 
 
 class LabelsOut(ResponseModel):
-    """Labels of a case, oldest first."""
+    """Labels of a cell."""
 
     items: list[LabelOut]

@@ -13,6 +13,7 @@ from app.audit.chain.covered_rows import update_row
 from app.cases import service as case_service
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, Label, Read, ReadRequest, Remark, Repeat, time_of
+from app.database.tables.values import Hidden
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
@@ -250,7 +251,7 @@ def _complete_submission(
 
 def _draw_conclusions(
     session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
-) -> tuple[case_service.Hidden | None, PosteriorOut | None]:
+) -> tuple[Hidden | None, PosteriorOut | None]:
     """Adjudicate if needed and reveal if allowed; the posterior, or why it is hidden."""
     opinions = case_service.blind_opinions(given.history)
     posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
@@ -265,7 +266,7 @@ def _draw_conclusions(
 
 def reveal_if_allowed(
     session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
-) -> case_service.Hidden | None:
+) -> Hidden | None:
     """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it."""
     if not principal.blind:
         return None

@@ -1,7 +1,7 @@
 """Liveness, readiness and Prometheus metrics; never reveals how often a case is read."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -15,7 +15,7 @@ from app.context import AppContext, ServiceContext
 from app.database.engine import settings_without_force
 from app.http import observability
 from app.http.errors import Problem, StorageFull, list_problem_responses
-from app.http.limiter import COUNTED_LIMITS, Limit, Limiter
+from app.http.limiter import COUNTED_LIMITS, Limit, Limiter, LimitUnit
 from app.http.models import ResponseModel
 from app.jobs.service import count_living_workers, counts_by_state, list_missing_workers
 from app.metrics.service import read_published_estimates
@@ -27,20 +27,18 @@ router = APIRouter(tags=["operations"], route_class=GuardedRoute)
 
 
 class HealthOut(ResponseModel):
-    """Whether the process answers."""
+    """The process responds."""
 
-    status: str
+    status: Literal["ok"]
 
 
 class LimitOut(ResponseModel):
-    """A limit, with the use of the caller or address that uses most, and the number of all requests that wait."""
+    """A limit and its current use."""
 
     name: str
     per: str
-    unit: str
-    # null where nothing limits it
+    unit: LimitUnit
     size: int | None
-    # null for any number
     queue: int | None
     wait_seconds: float | None
     in_use: int | None = None
@@ -48,13 +46,9 @@ class LimitOut(ResponseModel):
 
 
 class ReadyOut(ResponseModel):
-    """Whether requests can be served, part by part; without a worker they can, but jobs wait.
+    """Readiness, part by part."""
 
-    ``device`` is where the network runs: ``cpu``, ``cuda`` or ``remote``, with why it is not the GPU. ``limits`` is
-    there if ``?verbose`` asks for it.
-    """
-
-    status: str
+    status: Literal["ready", "not ready"]
     database: str
     release: str
     worker: str
@@ -65,7 +59,7 @@ class ReadyOut(ResponseModel):
 
 @router.get("/healthz", operation_id="healthz", dependencies=[Depends(allow_everyone)])
 async def report_liveness() -> HealthOut:
-    """The process answers, however many requests wait for a thread."""
+    """Check that the process responds. Even if all threads are busy."""
     return HealthOut(status="ok")
 
 
@@ -79,9 +73,9 @@ async def report_liveness() -> HealthOut:
 def report_readiness(
     request: Request,
     context: AppContext,
-    verbose: Annotated[str | None, Query(description="Adds `limits` with their present use; needs no value.")] = None,
+    verbose: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Database, release and storage can serve."""
+    """Check that requests can be served. Database, model release and storage; 503 if not."""
     body = check_readiness(context, request.app.state.heads)
     if verbose is not None:
         body.limits = _list_limits([*request.app.state.limiters, *context.list_limiters()], context.settings)
@@ -158,11 +152,11 @@ def _describe_workers(session: Session) -> str:
     "/metrics",
     operation_id="prometheus",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **list_problem_responses()},
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **list_problem_responses()},
     dependencies=[Depends(require_monitoring_token)],
 )
 def report_prometheus_metrics(context: AppContext) -> Response:
-    """Prometheus text: requests, latency, jobs, and the champion's estimates that the worker published last."""
+    """Get Prometheus metrics. Requests, latencies, jobs, and the champion's published estimates."""
     if observability.counts_are_old():
         try:
             with context.database.read() as session:

@@ -22,7 +22,7 @@ from ml.util.arrays import FloatArray, IntArray
 
 
 class ReaderWeekOut(ResponseModel):
-    """Mean excess loss of an annotator's answers in a week, from a Monday on; the bands of all weeks hold together."""
+    """Mean excess loss of an annotator's answers in a week."""
 
     week: date
     n_patients: int
@@ -32,12 +32,7 @@ class ReaderWeekOut(ResponseModel):
 
 
 class ReaderDriftOut(ResponseModel):
-    """An annotator's first reads since the champion was promoted, until last Monday, in nats per label.
-
-    The excess is the log loss of an answer less what it would be on average for somebody who answers as predicted. The
-    alarm is on from the day on which bets that it has risen by more than the tolerance reached their threshold; all
-    annotators share its level.
-    """
+    """Drift of an annotator's first reads since the promotion of the champion, until the last Monday."""
 
     annotator: str
     n_patients: int
@@ -49,7 +44,7 @@ class ReaderDriftOut(ResponseModel):
 
 
 class ReadersDriftOut(ResponseModel):
-    """Every annotator who answered a first read since the champion was promoted."""
+    """Drift of annotators."""
 
     items: list[ReaderDriftOut]
 

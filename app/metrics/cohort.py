@@ -4,7 +4,6 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,16 @@ import numpy.typing as npt
 from app.audit.chain.keys import DerivedKey
 from app.http.models import MetricOut
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
-from app.metrics.schemas import CannotTellOut, CapacityOut, CellOut, SelectionOut, TrainedOnOut, WeightsOut
+from app.metrics.schemas import (
+    CannotTellOut,
+    CapacityOut,
+    CellOut,
+    Partition,
+    SelectionOut,
+    TrainedOnOut,
+    Weighting,
+    WeightsOut,
+)
 from app.releases.service import check_training_disclosure
 from ml.messages import Message
 from ml.metrics import Evaluation, Readings, evaluate
@@ -39,8 +47,6 @@ def is_kept_for_sets(key: DerivedKey, cluster: str) -> bool:
     return key.digest(cluster.encode())[0] < _KEPT
 
 
-Weighting = Literal["ipw", "none"]
-Partition = Literal["all", "evaluation", "calibration"]
 #: Shares of cases sent, at which the triage curve is reported.
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # cases read twice by which annotators who differ are told from others beyond doubt

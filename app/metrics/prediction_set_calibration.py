@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from app.audit.chain.keys import DerivedKey
 from app.context import ServiceContext
 from app.database.engine import insert_if_absent
 from app.database.tables import AnswerSets, Case, CasePrediction, CountedLabel, ReleaseRow, time_of
+from app.database.tables.values import Partition
 from app.http.models import AnswersOf, MetricOut
 from app.metrics.cohort import cluster_name, is_kept_for_sets
 from app.metrics.queries import LabelRow, blind_labels, label_rows
@@ -56,9 +57,6 @@ class AnsweredCells:
             return rows, self.first[rows], np.ones(rows.size)
         rows, classes = self.outside[:, 0], self.outside[:, 1]
         return rows, classes, 1.0 / np.bincount(rows, minlength=len(self.pi))[rows]
-
-
-Partition = Literal["calibration", "evaluation"]
 
 
 def read_cells(

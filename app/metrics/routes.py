@@ -13,7 +13,7 @@ from app.http.models import Line, Moment
 from app.metrics import service
 from app.metrics.annotator_drift import ReadersDriftOut, reader_drift
 from app.metrics.cohort import CohortQuery
-from app.metrics.schemas import AgreementOut, ComparisonOut, MetricsOut
+from app.metrics.schemas import AgreementOut, ComparisonOut, MetricsOut, Partition, Weighting
 from app.metrics.secondary_statistics import compare_with_champion
 
 router = APIRouter(tags=["evaluations"], responses=list_problem_responses(), route_class=GuardedRoute)
@@ -21,17 +21,11 @@ _VIEWING = [Depends(RequireScope("metrics:read"))]
 
 
 def _parse_cohort_query(
-    partition: Annotated[Literal["all", "evaluation", "calibration"], Query()] = "evaluation",
-    weighting: Annotated[
-        Literal["ipw", "none"],
-        Query(
-            description="`ipw`: cases whose planned reads have closed, weighted by inverse selection probabilities; "
-            "`none`: all cases as they are, for comparison."
-        ),
-    ] = "ipw",
-    since: Annotated[Moment | None, Query(description="Cases stored at this time or later.")] = None,
-    until: Annotated[Moment | None, Query(description="Cases stored before this time.")] = None,
-    site: Annotated[Line | None, Query(description="Cases of one site.")] = None,
+    partition: Annotated[Partition, Query()] = "evaluation",
+    weighting: Annotated[Weighting, Query()] = "ipw",
+    since: Annotated[Moment | None, Query()] = None,
+    until: Annotated[Moment | None, Query()] = None,
+    site: Annotated[Line | None, Query()] = None,
 ) -> CohortQuery:
     return CohortQuery(partition, weighting, since, until, site)
 
@@ -43,16 +37,16 @@ def get_metrics(
     context: AppContext,
     session: ReadSession,
     question: Annotated[CohortQuery, Depends(_parse_cohort_query)],
-    release: Annotated[uuid.UUID | None, Query(description="The champion where left out.")] = None,
-    group_by: Annotated[Literal["site", "month"] | None, Query(description="Headline metrics of each group.")] = None,
+    release: Annotated[uuid.UUID | None, Query()] = None,
+    group_by: Annotated[Literal["site", "month"] | None, Query()] = None,
 ) -> MetricsOut:
-    """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
+    """Compute the metrics. First predictions against planned blinded labels, clustered by patient."""
     return service.compute_metrics(session, context, release, question, group_by)
 
 
 @router.get("/v1/reader-drift", operation_id="get_reader_drift", dependencies=[Depends(RequireScope("manage"))])
 def get_reader_drift(context: AppContext, session: ReadSession) -> ReadersDriftOut:
-    """Annotator drift by week, until last Monday."""
+    """Get the drift of annotators. By week, until the last Monday."""
     return ReadersDriftOut(items=reader_drift(session, context.settings.home))
 
 
@@ -68,7 +62,7 @@ def get_comparison(
     session: ReadSession,
     question: Annotated[CohortQuery, Depends(_parse_cohort_query)],
 ) -> ComparisonOut:
-    """A release compared with the champion on the cases that both predicted, with the interval of each difference."""
+    """Compare a release with the champion. On the cells that both predicted, with an interval of each difference."""
     return compare_with_champion(session, context, release_id, question)
 
 
@@ -77,7 +71,7 @@ def get_agreement(
     context: AppContext,
     session: ReadSession,
     question: Annotated[CohortQuery, Depends(_parse_cohort_query)],
-    group_by: Annotated[Literal["annotator", "class", "site"] | None, Query(description="Only this grouping.")] = None,
+    group_by: Annotated[Literal["annotator", "class", "site"] | None, Query()] = None,
 ) -> AgreementOut:
-    """Agreement between annotators over blind planned labels, with intervals and tests of their independence."""
+    """Compute inter-rater agreement. Over planned blinded labels, with intervals and tests of independence."""
     return service.compute_agreement(session, context.settings.home, question, group_by)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from app.database.tables.values import JobState
 from app.http.models import (
     BY_SYMBOL,
     Line,
@@ -19,6 +20,10 @@ from app.http.models import (
 )
 from app.predictions.service import PublishedSets
 from ml.metrics import Evaluation
+from ml.metrics.sums import Debias
+
+Partition = Literal["all", "evaluation", "calibration"]
+Weighting = Literal["ipw", "none"]
 
 
 class BinOut(ResponseModel):
@@ -47,9 +52,9 @@ class ClassMetricsOut(ResponseModel):
 
 
 class CellOut(ResponseModel):
-    """Planned and answered reads of one weighting cell: an arm and a fifth of the cases by disagreement probability."""
+    """Planned and answered cells of one weighting group: an arm and a fifth of the cells."""
 
-    arm: str
+    arm: Literal["triage", "audit"]
     quintile: int
     planned: int
     answered: int
@@ -57,7 +62,7 @@ class CellOut(ResponseModel):
 
 
 class WeightsOut(ResponseModel):
-    """Inverse selection probabilities of the cases with one label (order 1) or two (order 2)."""
+    """Inverse selection probabilities of cells with enough labels."""
 
     order: int
     non_response: float
@@ -67,20 +72,16 @@ class WeightsOut(ResponseModel):
 
 
 class CannotTellOut(ResponseModel):
-    """Planned reads of a cell, and how many ended because the image does not allow a diagnosis."""
+    """Planned reads of one weighting group that ended with "cannot tell"."""
 
-    arm: str
+    arm: Literal["triage", "audit"]
     quintile: int
     planned: int
     cannot_tell: int
 
 
 class SelectionOut(ResponseModel):
-    """How the labelled cases were selected; ``orders`` is empty without weights.
-
-    ``n_closed`` cases are in the cohort; the first planned read of ``n_open`` further ones is open; of those in the
-    cohort ``n_waiting`` wait for another planned read.
-    """
+    """How the labelled cells were selected."""
 
     n_closed: int
     n_open: int
@@ -99,10 +100,7 @@ class GroupOut(ResponseModel):
 
 
 class DriftOut(ResponseModel):
-    """Shift of images and labels from the training data of the model release.
-
-    ``site`` null: all; ``unfamiliar_share`` null: the release has no out-of-distribution check.
-    """
+    """Shift of images and labels from the training data of the model release."""
 
     site: str | None
     n_cases: int
@@ -115,7 +113,7 @@ class DriftOut(ResponseModel):
 
 
 class MonitorStepOut(ResponseModel):
-    """Alarm statistic of the champion at the end of a day, when so many patients had been counted."""
+    """Alarm statistic of the champion at the end of a day."""
 
     day: date
     n_units: int
@@ -123,13 +121,7 @@ class MonitorStepOut(ResponseModel):
 
 
 class ScoreMonitorOut(ResponseModel):
-    """Alarm on the champion's clipped log score since it was promoted; ``site`` null: all.
-
-    Patients are the units, each with the cases of their first day. ``recent_loss`` is the mean loss (nats per label) of
-    the last 30 days, ``reference_loss`` that of ``n_reference`` units before: those of the reference period, null
-    without any. The alarm is on from the day on which the capital reached its threshold until a champion is promoted,
-    the same one too.
-    """
+    """Alarm on the champion's clipped log score since its promotion."""
 
     site: str | None
     since: datetime
@@ -153,11 +145,11 @@ class CapacityOut(MetricOut):
 
 
 class MetricsHead(ResponseModel):
-    """What was evaluated."""
+    """Release, cells and weights of an evaluation."""
 
     release: str
-    partition: str
-    weighting: str
+    partition: Partition
+    weighting: Weighting
 
 
 class EvaluationDocument(ResponseModel):
@@ -167,7 +159,7 @@ class EvaluationDocument(ResponseModel):
     n_labels: int
     n_classes: int
     n_bins: int
-    debias: str
+    debias: Debias
     metrics: MetricsByName
     classes: list[ClassMetricsOut]
     class_bins: list[BinOut]
@@ -181,10 +173,7 @@ class EvaluationDocument(ResponseModel):
 
 
 class TrainedOnOut(ResponseModel):
-    """Cases of the question that were left out because a release was trained on them, or on others of their patient.
-
-    ``unknown`` where a release carries no digests of its images, or of patients of this service.
-    """
+    """Cells left out because a model release was trained on them, or on other cells of their patient."""
 
     n_left_out: int
     images: Literal["known", "unknown"]
@@ -192,7 +181,7 @@ class TrainedOnOut(ResponseModel):
 
 
 class MetricsBody(EvaluationDocument):
-    """The document of ``secondread evaluate``, with who was labelled, what labels are worth, and drift."""
+    """The document of ``secondread evaluate``, with selection, gain by labels, and drift."""
 
     selection: SelectionOut
     posterior_gain: MetricOut | None
@@ -201,12 +190,11 @@ class MetricsBody(EvaluationDocument):
     score_monitor: list[ScoreMonitorOut] = Field(default_factory=list)
     groups: list[GroupOut]
     trained_on: TrainedOnOut | None = None
-    # of the release, whatever the question is
     answer_sets: PublishedSets | None = None
 
 
 class MetricsOut(MetricsBody, MetricsHead):
-    """The document of ``secondread evaluate``, and what it was computed over."""
+    """The document of ``secondread evaluate``, with its cells and weights."""
 
 
 class DesignOut(ResponseModel):
@@ -230,12 +218,12 @@ class ComparedOut(ResponseModel):
 
 
 class ComparisonOut(ResponseModel):
-    """A release compared with the champion; ``change`` is release minus champion, with the interval of the change."""
+    """A model release compared with the champion."""
 
     champion: str
     release: str
-    partition: str
-    weighting: str
+    partition: Partition
+    weighting: Weighting
     n_cases: int
     n_labels: int
     n_labelled: int
@@ -248,8 +236,8 @@ class EvaluationIn(RequestModel):
     """Options of a frozen evaluation."""
 
     release: uuid.UUID | None = None
-    partition: Literal["all", "evaluation", "calibration"] = "evaluation"
-    weighting: Literal["ipw", "none"] = "ipw"
+    partition: Partition = "evaluation"
+    weighting: Weighting = "ipw"
     since: Moment | None = None
     until: Moment | None = None
     site: Line | None = None
@@ -263,7 +251,7 @@ class PairAgreementOut(ResponseModel):
 
 
 class AnnotatorAgreementOut(ResponseModel):
-    """Agreement of one annotator with the others, and what they call what: a row per true class."""
+    """Agreement of one annotator with the others, and confusions."""
 
     annotator: str
     n_labels: int
@@ -290,7 +278,7 @@ class SiteAgreementOut(ResponseModel):
 
 
 class RaterMarginalsOut(ResponseModel):
-    """Test of whether the annotators use the classes equally often."""
+    """Test of equal use of the classes by the annotators."""
 
     chi2: float | None
     p_value: float | None
@@ -306,7 +294,7 @@ class DirectionOut(ResponseModel):
 
 
 class CorrectionsOut(ResponseModel):
-    """Final answers of people with accounts, and how many of them were corrected blind."""
+    """Blinded corrections by annotators with accounts."""
 
     n_labels: int
     n_corrected: int
@@ -316,12 +304,7 @@ class CorrectionsOut(ResponseModel):
 
 
 class AfterRevealOut(ResponseModel):
-    """Changes after unblinding; evaluations and fits do not use them.
-
-    The ``n_labels`` blinded labels: ``n_revised`` were changed to another class or to the same one, and ``n_retracted``
-    taken back. ``towards_prediction``: away from another class, to the most probable one or to nothing;
-    ``away_from_prediction``: away from the most probable class.
-    """
+    """Changes after unblinding; evaluations and fits do not use them."""
 
     n_labels: int
     n_revised: int
@@ -331,7 +314,7 @@ class AfterRevealOut(ResponseModel):
 
 
 class AgreementOut(ResponseModel):
-    """Agreement between annotators; without labels, and of groupings that were not asked for, parts are missing."""
+    """Agreement between annotators; groupings that were not requested are missing."""
 
     n_cases: int
     n_labels: int
@@ -357,10 +340,10 @@ class FrozenDocument(MetricsBody):
 
 
 class EvaluationOut(ResponseModel):
-    """A frozen evaluation; ``document`` is null until its job has succeeded."""
+    """A frozen evaluation."""
 
     id: str
-    state: str
+    state: JobState
     progress: float
     message: Sentence
     error: Sentence | None
@@ -371,6 +354,6 @@ class EvaluationOut(ResponseModel):
 
 
 class EvaluationsOut(ResponseModel):
-    """Frozen evaluations, newest first."""
+    """Frozen evaluations."""
 
     items: list[EvaluationOut]

@@ -17,8 +17,6 @@ from app.metrics.annotator_drift import ReaderWeekOut, reader_drift
 from app.metrics.cohort import (
     Cohort,
     CohortQuery,
-    Partition,
-    Weighting,
     annotator_difference_warnings,
     build_cohort,
     cluster_name,
@@ -53,8 +51,10 @@ from app.metrics.schemas import (
     MetricsBody,
     MetricsHead,
     MetricsOut,
+    Partition,
     ScoreMonitorOut,
     TrainedOnOut,
+    Weighting,
 )
 from app.metrics.score_alarm import score_monitors
 from app.metrics.secondary_statistics import (

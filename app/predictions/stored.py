@@ -170,7 +170,7 @@ SEVERAL = Message("prediction sets need a cell with at most one label")
 
 
 class SiteThresholds(ResponseModel):
-    """Thresholds of the cells of one site; of all others where ``site`` is null. ``steps``: see ``Thresholds``."""
+    """Thresholds of the cells of one site; ``steps``: see ``Thresholds``."""
 
     site: str | None
     n_patients: int
@@ -183,11 +183,7 @@ class SiteThresholds(ResponseModel):
 
 
 class SetQualityOut(ResponseModel):
-    """Coverage of the prediction sets on the evaluation partition; each patient counts once.
-
-    ``labels``: 0 for sets of predictions, 1 for sets after a label. ``by``: all cells, those of one site, or those with
-    one class as answer. ``n_without``: cells among them that had no set. ``single``: share of the sets of one class.
-    """
+    """Coverage of the prediction sets on the evaluation partition; each patient counts once."""
 
     labels: int
     by: Literal["all", "site", "class"]
@@ -201,17 +197,7 @@ class SetQualityOut(ResponseModel):
 
 
 class PublishedSets(ResponseModel):
-    """Thresholds of a release, and how its sets did.
-
-    Attributes:
-        misses: α, share of the answers that may lie outside.
-        answers_of: whose answers calibrated them.
-        reason: why there are none; null where there may be.
-        notes: what else must be known of them, a sentence each.
-        prior: thresholds for predictions, by site.
-        after_label: thresholds for posteriors of one label, by site.
-        quality: on the evaluation partition.
-    """
+    """Thresholds of a model release's prediction sets, and their coverage."""
 
     misses: float = MISSES
     answers_of: AnswersOf = "annotators"

@@ -24,7 +24,7 @@ _ManagingWrite = Annotated[Call, writing_call("manage")]
     responses=list_problem_responses(KeyMissing),
 )
 def start_recalibration(body: RecalibrationIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Fit a candidate on the labels collected so far and judge it against the champion, in a job."""
+    """Recalibrate the champion. A job fits a candidate on the labels so far and runs the promotion check."""
     return once(
         call.session, body, lambda: service.request_recalibration(call.session, call.context, call.principal, body)
     )

@@ -22,7 +22,7 @@ VERDICTS: tuple[Verdict, ...] = ("passed", "refused", "not_judged")
 
 
 class Worse(ResponseModel):
-    """By how much a change is worse than by all labels, with the standard error of that difference."""
+    """Difference of a change from the change by all labels, with its standard error."""
 
     value: float | None
     se: float | None
@@ -34,7 +34,7 @@ class Worse(ResponseModel):
 
 
 class WithoutAnnotator(ResponseModel):
-    """The judgement with one annotator's labels left out of fit and judgement, or why there is none."""
+    """The promotion check without one annotator's labels, or why it failed."""
 
     annotator: str
     failed: Sentence | None = None
@@ -44,12 +44,7 @@ class WithoutAnnotator(ResponseModel):
 
 
 class Attempt(ResponseModel):
-    """Which attempt on the champion it was, and what was asked of it.
-
-    ``level``: probability of passing by luck that this attempt may use, half of it for each loss; ``p_L``, ``p_L_D``:
-    one-sided p values of «not better»; ``stability_limit``: standard errors that a change may be worse without one
-    annotator, null where there were too few; ``max_increase``: margin of the change plan, null without one.
-    """
+    """Number, level and limits of an attempt on the champion."""
 
     number: int
     level: float
@@ -72,19 +67,7 @@ class SinceFirst(ResponseModel):
 
 
 class Gate(ResponseModel):
-    """Result of the promotion check.
-
-    Attributes:
-        passed: whether the candidate may become champion.
-        reasons: why not, a sentence each; none where it passed.
-        L: change of L from the champion to the candidate; negative is better.
-        L_D: change of L_φ.
-        without_annotator: the same without each annotator in turn.
-        findings: what else was found or could not be checked, a sentence each.
-        champion: release against which it was judged.
-        attempt: number, level and limits.
-        since_first: changes from the first champion.
-    """
+    """Result of the promotion check."""
 
     passed: StrictBool
     reasons: list[Sentence]

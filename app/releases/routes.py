@@ -30,7 +30,7 @@ _ManagingWrite = Annotated[Call, writing_call("manage")]
 
 @router.get("/v1/releases", operation_id="list_releases", dependencies=[_Viewing])
 def list_releases(session: ReadSession) -> ReleasesOut:
-    """Every release, newest first."""
+    """List model releases. Newest first."""
     return service.list_releases(session)
 
 
@@ -41,13 +41,13 @@ def list_releases(session: ReadSession) -> ReleasesOut:
     dependencies=[_Viewing],
 )
 def get_release(release_id: uuid.UUID, session: ReadSession) -> ReleaseDetailOut:
-    """A release with its card."""
+    """Get a model release. With its card and last promotion check."""
     return service.read_release_detail(session, release_id)
 
 
 @router.get("/v1/aliases", operation_id="list_aliases", dependencies=[_Viewing])
 def list_aliases(session: ReadSession) -> AliasesOut:
-    """Which releases are champion and challenger; the revision is what If-Match wants."""
+    """List aliases. Champion and challenger; the revision is the value for ``If-Match``."""
     return service.aliases_out(session)
 
 
@@ -61,7 +61,7 @@ def list_aliases(session: ReadSession) -> AliasesOut:
 def move_alias(
     name: Literal["champion", "challenger"], body: AliasIn, revision: Revision, call: _ManagingWrite, response: Response
 ) -> AliasOut:
-    """Promote a release, or roll back to an earlier one, with a reason."""
+    """Promote a model release. Or roll back to an earlier one, with a reason."""
     confirm_password(call.session, call.principal, body.password)
     alias = service.move_alias(
         call.session,
@@ -85,7 +85,7 @@ def move_alias(
     responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
 def judge_release(release_id: uuid.UUID, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Run the promotion check on a model release, in a job; one attempt on the champion."""
+    """Run the promotion check. A job compares a model release with the champion; each run is one attempt."""
     return once(
         call.session, None, lambda: service.request_judgement(call.session, call.context, call.principal, release_id)
     )

@@ -2,59 +2,48 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import Field
-
+from app.database.tables.values import AliasName
 from app.http.models import ClassOut, Moment, Paragraph, RequestModel, ResponseModel
 from app.releases.gate_verdicts import Gate
 from ml.calibration.scaling import Method
 
 
 class ReleaseOut(ResponseModel):
-    """A release."""
+    """A model release."""
 
     id: str
     name: str
-    aliases: list[str]
+    aliases: list[AliasName]
     classes: list[ClassOut]
     disagreement_calibrated: bool
-    out_of_distribution_check: Annotated[
-        bool, Field(description="Whether it notices images unlike its own; without, each of its cases is read twice.")
-    ]
-    metrics_stated_by_maker: Annotated[
-        bool,
-        Field(
-            description="The card does not name this network as the one that its metrics were measured on; neither the "
-            "gate nor a report uses them."
-        ),
-    ]
+    out_of_distribution_check: bool
+    metrics_stated_by_maker: bool
     card_sha256: str
     parent: str | None
     gate_passed: bool | None
-    gate_fault: Annotated[
-        str | None, Field(description="Why what the gate found cannot be read; such a release cannot be promoted.")
-    ] = None
+    gate_fault: str | None = None
     created_at: datetime
 
 
 class ReleaseDetailOut(ReleaseOut):
-    """A release with its whole card, and what the gate of this service found last."""
+    """A model release with its card and last promotion check."""
 
     card: dict[str, Any]
     gate: Gate | None = None
 
 
 class ReleasesOut(ResponseModel):
-    """Releases, newest first."""
+    """Model releases."""
 
     items: list[ReleaseOut]
 
 
 class AliasOut(ResponseModel):
-    """Which release an alias names; ``revision`` counts its moves and is its ETag."""
+    """An alias and its model release."""
 
-    name: str
+    name: AliasName
     release: str
     revision: int
 
@@ -66,18 +55,12 @@ class AliasesOut(ResponseModel):
 
 
 class AliasIn(RequestModel):
-    """Where an alias is to point, and why; people who are signed in repeat their password."""
+    """Move of an alias, with the reason."""
 
     release: uuid.UUID
     reason: Paragraph
     password: Paragraph | None = None
-    despite_gate: Annotated[
-        bool,
-        Field(
-            description="Promote a model release without a passed promotion check; the reason must explain it. "
-            "The first champion of an empty service needs no check."
-        ),
-    ] = False
+    despite_gate: bool = False
 
 
 #: A scaling of the class probabilities with which everything is fitted anew, or ``adapt``: the champion's calibration
@@ -89,15 +72,7 @@ DEFAULT_METHOD: RecalibrationMethod = "temperature"
 
 
 class RecalibrationIn(RequestModel):
-    """How the champion is to be recalibrated, and on which cases."""
+    """Method and cells of a recalibration."""
 
-    method: Annotated[
-        RecalibrationMethod,
-        Field(
-            description="none, temperature, vector, matrix: how class probabilities are calibrated, with the "
-            "concentration fitted anew. adapt: for annotators who are not those of the release and few cases read "
-            "twice (20 at least); the champion's calibration is kept, and temperature, level and slope of the "
-            "disagreement are relearned."
-        ),
-    ] = DEFAULT_METHOD
-    since: Annotated[Moment | None, Field(description="Only cases stored at this time or later.")] = None
+    method: RecalibrationMethod = DEFAULT_METHOD
+    since: Moment | None = None

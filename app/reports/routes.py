@@ -38,7 +38,7 @@ _REPORT_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'un
     responses=list_problem_responses(KeyMissing, NotFound),
 )
 def freeze_evaluation(body: EvaluationIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Freeze current labels and predictions, and evaluate them in a job."""
+    """Freeze an evaluation. A job evaluates a snapshot of current labels and predictions."""
     return once(
         call.session,
         body,
@@ -48,7 +48,7 @@ def freeze_evaluation(body: EvaluationIn, once: Idempotent, call: _ManagingWrite
 
 @router.get("/v1/evaluations", operation_id="list_evaluations", dependencies=_VIEWING)
 def list_evaluations(session: ReadSession) -> EvaluationsOut:
-    """Frozen evaluations, newest first, without their documents."""
+    """List frozen evaluations. Newest first, without their documents."""
     return frozen_evaluations.list_evaluations(session)
 
 
@@ -57,7 +57,10 @@ def list_evaluations(session: ReadSession) -> EvaluationsOut:
     operation_id="get_evaluation",
     response_model=EvaluationOut,
     responses={
-        200: {"content": {"text/html": {}, "text/csv": {}}, "description": "JSON, HTML or CSV, by Accept."},
+        200: {
+            "content": {kind: {"schema": {"type": "string"}} for kind in ("text/html", "text/csv")},
+            "description": "JSON, HTML or CSV, by Accept.",
+        },
         **list_problem_responses(NotFound, Conflict),
     },
     dependencies=_VIEWING,
@@ -66,9 +69,9 @@ def get_evaluation(
     evaluation_id: uuid.UUID,
     context: AppContext,
     session: ReadSession,
-    accept: Annotated[str, Header(description="application/json, text/html or text/csv")] = "application/json",
+    accept: Annotated[str, Header()] = "application/json",
 ) -> Response:
-    """A frozen evaluation: its state, and once it is done its document, report or table."""
+    """Get a frozen evaluation. Its state, and the finished document, report or table, by ``Accept``."""
     for kind, name in (("text/html", "report.html"), ("text/csv", "report.csv")):
         if kind in accept:
             data = frozen_evaluations.read_report_file(session, context, evaluation_id, name)
@@ -80,7 +83,7 @@ def get_evaluation(
 
 @router.get("/v1/report-targets", operation_id="get_report_targets", dependencies=_VIEWING)
 def get_report_targets(session: ReadSession, response: Response) -> TargetsOut:
-    """The laboratory's targets for the first sentences of the report."""
+    """Get the report's targets. The ETag is the value for ``If-Match``."""
     targets = current_targets(session)
     response.headers["ETag"] = f'"{targets.version}"'
     return targets
@@ -92,7 +95,7 @@ def get_report_targets(session: ReadSession, response: Response) -> TargetsOut:
     responses=list_problem_responses(BadRequest, Conflict, PreconditionFailed, PreconditionRequired),
 )
 def set_report_targets(body: TargetsIn, revision: Revision, call: _ManagingWrite, response: Response) -> TargetsOut:
-    """Set the laboratory's own targets, with a reason; earlier versions are kept."""
+    """Set the report's targets. With a reason; earlier versions are kept."""
     targets = set_targets(call.session, call.context.keys.audit, call.principal, body, revision)
     response.headers["ETag"] = f'"{targets.version}"'
     return targets

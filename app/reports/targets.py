@@ -18,11 +18,7 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class TargetsIn(RequestModel):
-    """New targets; a missing one takes its default.
-
-    ``disagreement_gap`` and ``leading_gap``: how far a predicted share may lie from the observed one; ``caught`` and
-    ``agreement``: at least; ``hours``: nine of ten planned reads are answered within them.
-    """
+    """New targets; a missing one takes its default."""
 
     disagreement_gap: _Gap = 0.10
     leading_gap: _Gap = 0.05
@@ -33,7 +29,7 @@ class TargetsIn(RequestModel):
 
 
 class TargetsOut(ResponseModel):
-    """Targets in force; version 0 contains the defaults. If-Match needs the version."""
+    """Targets in force."""
 
     version: int
     disagreement_gap: float

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 from sqlalchemy import Select, exists, func, select
 from sqlalchemy.orm import Session
@@ -26,12 +25,10 @@ from app.database.tables import (
     ReferenceCell,
     time_of,
 )
+from app.database.tables.values import EligibilityReason
 from app.http.errors import Forbidden
 from app.triage.queries import current_policy
 from ml.messages import Message
-
-#: Why somebody may read, or may not yet.
-EligibilityReason = Literal["not-required", "passed", "qualified", "earlier-labels", "withdrawn", "not-yet"]
 
 NOT_YET = Message(
     "you receive cells once you are qualified: open Training (/practice, GET "

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import Protocol
 
 from sqlalchemy import ColumnElement, and_, bindparam, or_, select
 from sqlalchemy.orm import Session
@@ -23,10 +23,11 @@ from app.database.tables import (
     new_id,
     time_of,
 )
+from app.database.tables.values import Arm
 from app.predictions.service import stored_prediction
 from app.triage.assignment import draw_for_planned_reads
 from app.triage.queries import current_policy, rule_of, set_threshold
-from app.triage.rules import NEAR_DUPLICATE_BITS, Arm, TriageResult, TriageRule, decide_triage, plan_reads
+from app.triage.rules import NEAR_DUPLICATE_BITS, TriageResult, TriageRule, decide_triage, plan_reads
 from ml.distributions.families import PredictiveDistribution
 from ml.images.picture import hash_distance
 
@@ -81,9 +82,6 @@ def are_twins(case: ImageIdentity, other: ImageIdentity) -> bool:
     same = case.pixels_sha256 is not None and case.pixels_sha256 == other.pixels_sha256
     return case.id == other.id or same or are_near(case, other)
 
-
-#: Why a read is asked for.
-RequestArm = Literal["first", "adjudication"] | Arm
 
 _PLACES = 2**31 - 1
 # cases planned in one transaction
@@ -185,7 +183,7 @@ def plan_case(
         pi=decision.pi,
         reason=decision.reason,
     )
-    arms: list[RequestArm] = ["first"] if planned.arm is None else ["first", planned.arm]
+    arms: list[Arm] = ["first"] if planned.arm is None else ["first", planned.arm]
     release_id, time = prediction.release_id, time_of(session)
     requests = [new_request(case, policy, release_id, arm, place, time) for place, arm in enumerate(arms, start=1)]
     reader_draws = draw_for_planned_reads(session, draws, requests, twins.ids) if policy.draw_readers else []
@@ -199,7 +197,7 @@ def random_queue_place(case_id: uuid.UUID) -> int:
 
 
 def new_request(
-    case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: RequestArm, ordinal: int, at: datetime
+    case: Case, policy: PolicyRow, release_id: uuid.UUID | None, arm: Arm, ordinal: int, at: datetime
 ) -> ReadRequest:
     """A request that nobody has taken yet."""
     due = at + timedelta(days=policy.due_days)

@@ -18,7 +18,7 @@ _ManagingWrite = Annotated[Call, writing_call("manage")]
 
 @router.get("/v1/policies", operation_id="list_policies", dependencies=[Depends(RequireScope("metrics:read"))])
 def list_policies(session: ReadSession) -> PoliciesOut:
-    """Every version of the reading policy, newest first; the first one is in force."""
+    """List reading policies. Newest first; the first one is in force."""
     return service.list_policies(session)
 
 
@@ -30,7 +30,7 @@ def list_policies(session: ReadSession) -> PoliciesOut:
     responses=list_problem_responses(KeyMissing, Conflict),
 )
 def add_policy(body: PolicyIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Change the policy by a new version; cases planned before keep their coin."""
+    """Change the reading policy. Cells planned earlier keep their random number."""
     return once(
         call.session, body, lambda: service.add_policy(call.session, call.context.keys.audit, call.principal, body)
     )

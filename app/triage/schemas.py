@@ -1,25 +1,26 @@
 """Request and response models of the policy routes."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from app.database.tables.values import Reveal, Rule
 from app.http.models import Line, RequestModel, ResponseModel
 from ml.messages import Message
 
 
 class PolicyIn(RequestModel):
-    """A new version of the policy, whole; what is left out takes its default."""
+    """A complete new version of the policy; missing fields take their defaults."""
 
-    rule: Literal["disagreement", "expected_gain", "capacity", "graded"] = "disagreement"
+    rule: Rule = "disagreement"
     threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
     capacity_per_day: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     audit_rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     target_error: Annotated[float, Field(gt=0, lt=2)] = 0.02
     adjudicate_below: Annotated[float, Field(gt=0, lt=1)] | None = 0.90
     max_labels: Annotated[int, Field(ge=2, le=100)] = 5
-    reveal: Literal["after_commit", "after_case_closed", "never"] = "after_case_closed"
+    reveal: Reveal = "after_case_closed"
     lease_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
     due_days: Annotated[int, Field(ge=1, le=365)] = 7
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
@@ -48,14 +49,14 @@ class PolicyOut(ResponseModel):
 
     version: int
     current: bool
-    rule: str
+    rule: Rule
     threshold: float | None
     capacity_per_day: int | None
     audit_rate: float
     target_error: float
     adjudicate_below: float | None
     max_labels: int
-    reveal: str
+    reveal: Reveal
     lease_seconds: int
     due_days: int
     repeat_rate: float
@@ -66,14 +67,7 @@ class PolicyOut(ResponseModel):
 
 
 class DrawsOut(ResponseModel):
-    """Outcome of planned reads that were assigned at random.
-
-    Attributes:
-        n_answered: answered reads.
-        n_as_drawn: answers by the annotator chosen last.
-        n_drawn_again: new draws after a skip or departure.
-        n_overdue: open reads that anyone may take.
-    """
+    """Outcome of planned reads assigned at random."""
 
     n_answered: int
     n_as_drawn: int
@@ -82,7 +76,7 @@ class DrawsOut(ResponseModel):
 
 
 class PoliciesOut(ResponseModel):
-    """Every version, newest first; ``draws`` is null before the first draw."""
+    """Every version of the policy."""
 
     items: list[PolicyOut]
     draws: DrawsOut | None

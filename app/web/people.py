@@ -228,12 +228,14 @@ def display_page(request: Request, principal: _Anybody) -> Response:
     return render_page(request, "display.html", principal)
 
 
-#: The viewer styles its elements in place. Only this page allows that, and it shows nothing that a user wrote.
-_API_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+#: The viewer styles its elements in place, and its styles contain icons. Only this page allows that.
+_API_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+    "img-src 'self'", "img-src 'self' data:"
+)
 
 
 @router.get("/v1/docs", dependencies=[Depends(accounts.allow_everyone)])
 def show_api() -> HTMLResponse:
-    """Every operation with its access, fields, errors and an example."""
+    """Every operation with its access, fields, errors and an example, and a button to try it."""
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _API_POLICY}
     return HTMLResponse(ENVIRONMENT.get_template("api.html").render(), headers=headers)

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 64aeef463f49d94f.
+"""Operations of the API. Made from the OpenAPI document ea9687af37e1836d.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -27,7 +27,11 @@ class Operations:
         raise NotImplementedError
 
     def predict(self, image: bytes) -> models.PredictionOut:
-        """Predict an image without storing it: multipart field `image`, or the raw body; nothing of it is kept."""
+        """Predict an image. Nothing is stored; send the multipart field `image`, or the file as the body.
+
+        Args:
+            image: The cell as PNG, JPEG or TIFF, at most 12 MiB.
+        """
         request = Request("POST", "/v1/predictions", files={"image": image})
         return self._model(models.PredictionOut, request)
 
@@ -42,7 +46,17 @@ class Operations:
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> models.CaseOut:
-        """Store an image as a case, with its prediction; `field` is the wider field around the cell, for people alone."""
+        """Upload a cell. The response has its prediction; the same upload again returns the stored cell.
+
+        Args:
+            image: The cell as PNG, JPEG or TIFF; at most 12 MiB with all other fields. Metadata of the file is dropped.
+            field: A wider image around the cell, for annotators only. It is shown on request and never used for a prediction.
+            external_id: Id of the cell in the laboratory, 1 to 200 characters.
+            patient: Code of the patient, 1 to 200 characters. Cells of one patient stay in the same partition.
+            site: Name of the site, 1 to 200 characters.
+            metadata: JSON object with at most 20 texts, such as `{'stain': 'Wright'}`.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             "/v1/cases",
@@ -64,7 +78,18 @@ class Operations:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> models.CasesOut:
-        """A page of cases, newest first."""
+        """List cells. Newest first; poll with `since` to follow new uploads.
+
+        Args:
+            cursor: `next_cursor` of the previous page. Left out: the first page.
+            limit: Largest number of entries on the page.
+            external_id: Only cells with this id of the laboratory.
+            patient: Only cells of this patient, a code of the laboratory.
+            site: Only cells of this site.
+            partition: Only cells of this part, split by patient: `calibration` cells fit calibrations, `evaluation` cells measure quality. Left out: both.
+            since: Only cells stored at this time or later, ISO 8601 with a time zone.
+            until: Only cells stored before this time, ISO 8601 with a time zone.
+        """
         request = Request(
             "GET",
             "/v1/cases",
@@ -114,7 +139,12 @@ class Operations:
             cursor = page.next_cursor
 
     def list_worklist(self, *, cursor: str | None = None, limit: int | None = None) -> models.WorklistOut:
-        """Cases of which another read is wanted, those in most need first, with the reason."""
+        """List cells that need another read. Highest need first, with the reason.
+
+        Args:
+            cursor: `next_cursor` of the previous page. Left out: the first page.
+            limit: Largest number of entries on the page.
+        """
         request = Request("GET", "/v1/worklist", query={"cursor": cursor, "limit": limit})
         return self._model(models.WorklistOut, request)
 
@@ -132,54 +162,91 @@ class Operations:
             cursor = page.next_cursor
 
     def get_case(self, case_id: Id) -> models.CaseOut:
-        """A case with its prediction; annotators see it after committing their own label."""
+        """Get a cell and its prediction. Annotators see it once they have labelled it.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+        """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}")
         return self._model(models.CaseOut, request)
 
     def list_predictions(self, case_id: Id) -> models.PredictionsOut:
-        """Every prediction of a case, newest first; each keeps the release that made it."""
+        """List the predictions of a cell. Newest first, each with its model release.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+        """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/predictions")
         return self._model(models.PredictionsOut, request)
 
     def get_image(self, case_id: Id) -> bytes:
-        """The stored pixels as PNG, without metadata."""
+        """Get the image of a cell. PNG without metadata.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+        """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/image")
         return self._bytes(request)
 
     def get_field(self, case_id: Id) -> bytes:
-        """The wider field around the cell as PNG without metadata, if there is one."""
+        """Get the surroundings of a cell. A wider image as PNG without metadata; 404 without one.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+        """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/field")
         return self._bytes(request)
 
     def lease_read(self, *, idempotency_key: str | None = None) -> models.ReadOut | None:
-        """Lease the next cell for the caller, by due date, then shuffled; at most three at a time."""
+        """Lease the next read. By due date, then shuffled; at most three at a time.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request("POST", "/v1/reads", headers={"Idempotency-Key": idempotency_key or new_key()})
         return self._model_or_none(models.ReadOut, request)
 
     def list_reads(self) -> models.ReadsOut:
-        """The caller's leases, oldest first."""
+        """List your leases. Oldest first."""
         request = Request("GET", "/v1/reads")
         return self._model(models.ReadsOut, request)
 
     def get_read(self, read_id: Id) -> models.ReadOut:
-        """One of the caller's own reads."""
+        """Get one of your reads. With the classes to choose from.
+
+        Args:
+            read_id: Id of the read, a UUID.
+        """
         request = Request("GET", f"/v1/reads/{quote(str(read_id), safe='')}")
         return self._model(models.ReadOut, request)
 
     def extend_read(self, read_id: Id) -> models.ReadOut:
-        """Extend a lease, up to six times its length in all."""
+        """Extend a lease. Up to six times its length in total.
+
+        Args:
+            read_id: Id of the read, a UUID.
+        """
         request = Request("PATCH", f"/v1/reads/{quote(str(read_id), safe='')}")
         return self._model(models.ReadOut, request)
 
     def release_read(self, read_id: Id) -> None:
-        """Give a lease back; the case may come again."""
+        """Return a read unanswered. It may be offered to you again.
+
+        Args:
+            read_id: Id of the read, a UUID.
+        """
         request = Request("DELETE", f"/v1/reads/{quote(str(read_id), safe='')}")
         self._bytes(request)
 
     def decline_read(
         self, read_id: Id, body: models.DeclineIn, *, idempotency_key: str | None = None
     ) -> models.ReadOut:
-        """Decline a read, with a reason; `cannot_tell` closes it for everybody."""
+        """Decline a read. With a reason; `cannot_tell` closes it for everyone.
+
+        Args:
+            read_id: Id of the read, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/reads/{quote(str(read_id), safe='')}/decline",
@@ -191,7 +258,12 @@ class Operations:
     def commit_read(
         self, read_id: Id, body: models.OwnLabelIn, *, idempotency_key: str | None = None
     ) -> models.SubmittedOut:
-        """End a read by a label; the answer reveals the posterior where the policy allows."""
+        """Answer a read with a label. The response shows the posterior if the policy allows it.
+
+        Args:
+            read_id: Id of the read, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/reads/{quote(str(read_id), safe='')}/labels",
@@ -203,7 +275,12 @@ class Operations:
     def correct_read(
         self, read_id: Id, body: models.OwnLabelIn, *, idempotency_key: str | None = None
     ) -> models.SubmittedOut:
-        """Correct a slip, still blind: until the case was shown, ten cases later, a sign-out or 15 minutes."""
+        """Correct your last answer while blinded. Until you see the cell, answer ten more, sign out or 15 minutes pass.
+
+        Args:
+            read_id: Id of the read, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/reads/{quote(str(read_id), safe='')}/correction",
@@ -215,7 +292,12 @@ class Operations:
     def submit_label(
         self, case_id: Id, body: models.LabelIn, *, idempotency_key: str | None = None
     ) -> models.SubmittedOut:
-        """Store a label of an outside annotator system; people with accounts answer reads that they hold."""
+        """Submit an outside label. For annotators of another system; people with accounts answer reads instead.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/cases/{quote(str(case_id), safe='')}/labels",
@@ -225,14 +307,24 @@ class Operations:
         return self._model(models.SubmittedOut, request)
 
     def list_labels(self, case_id: Id, *, history: bool | None = None) -> models.LabelsOut:
-        """Active labels of a case; annotators see them after committing their own."""
+        """List the labels of a cell. Annotators see them once they have labelled the cell.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            history: True adds superseded labels and retractions.
+        """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/labels", query={"history": history})
         return self._model(models.LabelsOut, request)
 
     def revise_label(
         self, label_id: Id, body: models.RevisionIn, *, idempotency_key: str | None = None
     ) -> models.SubmittedOut:
-        """Correct one's own label, or label again after a retraction; every row stays."""
+        """Revise your label. Also after a retraction; earlier versions are kept.
+
+        Args:
+            label_id: Id of the label, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/labels/{quote(str(label_id), safe='')}/revisions",
@@ -244,7 +336,12 @@ class Operations:
     def retract_label(
         self, label_id: Id, body: models.RetractionIn, *, idempotency_key: str | None = None
     ) -> models.SubmittedOut:
-        """Take one's own label back; both rows stay."""
+        """Retract your label. Both rows are kept.
+
+        Args:
+            label_id: Id of the label, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/labels/{quote(str(label_id), safe='')}/retraction",
@@ -256,7 +353,13 @@ class Operations:
     def get_posterior(
         self, case_id: Id, *, exclude_annotator: str | None = None, annotators: Literal["named", "alike"] | None = None
     ) -> models.PosteriorOut:
-        """Posterior from the stored prior and all active blind labels."""
+        """Get the posterior of a cell. From the first prediction and all active blinded labels.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            exclude_annotator: Name of an annotator whose labels are left out. Null or left out: all labels count.
+            annotators: `named`: labels are weighted by the annotator model in use, if there is one; `alike`: all annotators count the same.
+        """
         request = Request(
             "GET",
             f"/v1/cases/{quote(str(case_id), safe='')}/posterior",
@@ -265,46 +368,71 @@ class Operations:
         return self._model(models.PosteriorOut, request)
 
     def list_annotators(self) -> models.AnnotatorsOut:
-        """Annotators with accounts, by name."""
+        """List annotators. Those with accounts, in alphabetical order."""
         request = Request("GET", "/v1/annotators")
         return self._model(models.AnnotatorsOut, request)
 
     def get_annotator(self, name: str) -> models.OwnReadingOut:
-        """How an annotator reads: `me`, and for admins any name; as of the last Monday, in steps of ten cases."""
+        """Get the statistics of an annotator. Until the last Monday, in steps of ten cells.
+
+        Args:
+            name: `me` for yourself; admins may give the name of any annotator.
+        """
         request = Request("GET", f"/v1/annotators/{quote(str(name), safe='')}")
         return self._model(models.OwnReadingOut, request)
 
     def get_practice(self) -> models.OwnPracticeOut:
-        """Qualification of the caller, available sets, and runs."""
+        """Get your training. Qualification, available sets, and runs."""
         request = Request("GET", "/v1/practice")
         return self._model(models.OwnPracticeOut, request)
 
     def begin_practice_run(self, body: models.RunIn, *, idempotency_key: str | None = None) -> models.RunOut:
-        """Begin or continue a run of a set; the caller never reads its cells later."""
+        """Start or resume a training run. You never read its cells later.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST", "/v1/practice/runs", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
         return self._model(models.RunOut, request)
 
     def get_practice_run(self, run_id: Id) -> models.RunOut:
-        """One of the caller's own runs; a qualification has its result at the end."""
+        """Get one of your runs. A finished qualification has its result.
+
+        Args:
+            run_id: Id of the training or qualification run, a UUID.
+        """
         request = Request("GET", f"/v1/practice/runs/{quote(str(run_id), safe='')}")
         return self._model(models.RunOut, request)
 
     def get_practice_item(self, item_id: Id) -> models.PracticeItemOut:
-        """The next cell of a run; in training also an answered cell with the answers of others."""
+        """Get a cell of a run. In training, an answered cell shows the answers of others.
+
+        Args:
+            item_id: Id of the cell in a training or qualification run, a UUID.
+        """
         request = Request("GET", f"/v1/practice/items/{quote(str(item_id), safe='')}")
         return self._model(models.PracticeItemOut, request)
 
     def get_practice_image(self, item_id: Id) -> bytes:
-        """The pixels of a cell that the caller may look at, as PNG."""
+        """Get a training image. PNG without metadata.
+
+        Args:
+            item_id: Id of the cell in a training or qualification run, a UUID.
+        """
         request = Request("GET", f"/v1/practice/items/{quote(str(item_id), safe='')}/image")
         return self._bytes(request)
 
     def answer_practice_item(
         self, item_id: Id, body: models.PracticeAnswerIn, *, idempotency_key: str | None = None
     ) -> models.AnsweredOut:
-        """Answer the next cell of a run; training returns the answers of others, a qualification nothing until its end."""
+        """Answer a cell of a run. Training returns the answers of others, a qualification its result at the end.
+
+        Args:
+            item_id: Id of the cell in a training or qualification run, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/practice/items/{quote(str(item_id), safe='')}/answer",
@@ -314,33 +442,46 @@ class Operations:
         return self._model(models.AnsweredOut, request)
 
     def list_practice_sets(self) -> models.PracticeSetsOut:
-        """Every set, newest first, with what was chosen and who would pass."""
+        """List training and qualification sets. Newest first, with their cells and pass rates."""
         request = Request("GET", "/v1/practice/sets")
         return self._model(models.PracticeSetsOut, request)
 
     def add_practice_set(
         self, body: models.PracticeSetIn, *, idempotency_key: str | None = None
     ) -> models.PracticeSetOut:
-        """Choose settled cells for training, or for qualification; never for both."""
+        """Create a training or qualification set. From completed cells, each used for one purpose only.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST", "/v1/practice/sets", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
         return self._model(models.PracticeSetOut, request)
 
     def retire_practice_set(self, set_id: Id) -> models.PracticeSetOut:
-        """Retire a set; repeating it changes nothing."""
+        """Retire a set. A repeated request changes nothing.
+
+        Args:
+            set_id: Id of the set of cells, a UUID.
+        """
         request = Request("POST", f"/v1/practice/sets/{quote(str(set_id), safe='')}/retirement")
         return self._model(models.PracticeSetOut, request)
 
     def list_qualifications(self) -> models.QualifiedListOut:
-        """Qualification of each annotator with an account."""
+        """List the qualifications of annotators. Those with accounts, in alphabetical order."""
         request = Request("GET", "/v1/practice/annotators")
         return self._model(models.QualifiedListOut, request)
 
     def decide_qualification(
         self, name: str, body: models.DecisionIn, *, idempotency_key: str | None = None
     ) -> models.QualifiedOut:
-        """Qualify an annotator, withdraw the qualification, or allow further attempts, with a reason."""
+        """Decide on a qualification. Qualify an annotator, withdraw it, or allow further attempts, with a reason.
+
+        Args:
+            name: Name of the annotator, 1 to 200 characters.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/practice/annotators/{quote(str(name), safe='')}/decisions",
@@ -350,44 +491,64 @@ class Operations:
         return self._model(models.QualifiedOut, request)
 
     def list_reader_models(self) -> models.ReaderModelsOut:
-        """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
+        """List annotator models. Newest first, with the version that weights labels."""
         request = Request("GET", "/v1/reader-models")
         return self._model(models.ReaderModelsOut, request)
 
     def fit_reader_model(self, body: models.ReaderFitIn, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Fit an annotator model on all labels so far, for the champion or a candidate, and test it."""
+        """Fit an annotator model. A job fits all labels so far, for the champion or a candidate, and tests the model.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST", "/v1/reader-models", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
         return self._model(models.JobOut, request)
 
     def get_reader_model_in_use(self) -> models.ReaderModelInUseOut:
-        """Which version weighs labels; its ETag is what If-Match needs to move the switch."""
+        """Get the annotator model in use. Its ETag is the value for `If-Match`."""
         request = Request("GET", "/v1/reader-models/in-use")
         return self._model(models.ReaderModelInUseOut, request)
 
     def switch_reader_model(self, body: models.ReaderSwitchIn, *, if_match: int) -> models.ReaderModelInUseOut:
-        """Weigh labels by a version from now on, or (`version` null) take annotators as alike again."""
+        """Switch the annotator model. Null weights all annotators equally.
+
+        Args:
+            if_match: Revision in quotes, from the ETag of the last read; `'0'` if there is none yet, `*` for any.
+        """
         request = Request("PUT", "/v1/reader-models/in-use", body=body, headers={"If-Match": f'"{if_match}"'})
         return self._model(models.ReaderModelInUseOut, request)
 
     def get_reader_model(self, version: int) -> models.ReaderModelDetailOut:
-        """A model with what it holds of each annotator."""
+        """Get an annotator model. With the parameters of each annotator.
+
+        Args:
+            version: Version of the annotator model, 1 or more.
+        """
         request = Request("GET", f"/v1/reader-models/{quote(str(version), safe='')}")
         return self._model(models.ReaderModelDetailOut, request)
 
     def list_policies(self) -> models.PoliciesOut:
-        """Every version of the reading policy, newest first; the first one is in force."""
+        """List reading policies. Newest first; the first one is in force."""
         request = Request("GET", "/v1/policies")
         return self._model(models.PoliciesOut, request)
 
     def add_policy(self, body: models.PolicyIn, *, idempotency_key: str | None = None) -> models.PolicyOut:
-        """Change the policy by a new version; cases planned before keep their coin."""
+        """Change the reading policy. Cells planned earlier keep their random number.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request("POST", "/v1/policies", body=body, headers={"Idempotency-Key": idempotency_key or new_key()})
         return self._model(models.PolicyOut, request)
 
     def start_import(self, content: bytes, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Import a zip of images in a job.  `manifest.csv`, which may be left out, has the columns file, external_id, patient, site, metadata, field."""
+        """Import a zip of images.  A job stores them; an optional `manifest.csv` has the columns file, external_id, patient, site, metadata, field.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             "/v1/imports",
@@ -405,7 +566,14 @@ class Operations:
         limit: int | None = None,
         status: Literal["created", "known", "failed", "ignored", "differs"] | None = None,
     ) -> models.ImportOut:
-        """An import with a page of its rows."""
+        """Get an import. With a page of its rows.
+
+        Args:
+            import_id: Id of the import, a UUID.
+            cursor: `next_cursor` of the previous page. Left out: the first page.
+            limit: Largest number of entries on the page.
+            status: Only rows with this result: `created`, `known`, `failed`, `ignored`, or `differs` for known cells whose row has another patient, site or metadata.
+        """
         request = Request(
             "GET",
             f"/v1/imports/{quote(str(import_id), safe='')}",
@@ -443,7 +611,17 @@ class Operations:
         until: datetime | None = None,
         site: str | None = None,
     ) -> models.MetricsOut:
-        """Metrics recomputed now: prior predictions against blind planned labels, clustered by patient."""
+        """Compute the metrics. First predictions against planned blinded labels, clustered by patient.
+
+        Args:
+            release: Id of the model release, a UUID. Left out: the champion.
+            group_by: Adds headline metrics of each group: by `site`, or by `month` of upload.
+            partition: Only cells of this part, split by patient: `calibration` cells fit calibrations, `evaluation` cells measure quality, `all` are both.
+            weighting: `ipw`: only cells whose planned reads have closed, weighted by the inverse probability of their selection; `none`: all cells count the same, for comparison.
+            since: Only cells stored at this time or later, ISO 8601 with a time zone.
+            until: Only cells stored before this time, ISO 8601 with a time zone.
+            site: Only cells of this site.
+        """
         request = Request(
             "GET",
             "/v1/metrics",
@@ -460,7 +638,7 @@ class Operations:
         return self._model(models.MetricsOut, request)
 
     def get_reader_drift(self) -> models.ReadersDriftOut:
-        """Annotator drift by week, until last Monday."""
+        """Get the drift of annotators. By week, until the last Monday."""
         request = Request("GET", "/v1/reader-drift")
         return self._model(models.ReadersDriftOut, request)
 
@@ -474,7 +652,16 @@ class Operations:
         until: datetime | None = None,
         site: str | None = None,
     ) -> models.ComparisonOut:
-        """A release compared with the champion on the cases that both predicted, with the interval of each difference."""
+        """Compare a release with the champion. On the cells that both predicted, with an interval of each difference.
+
+        Args:
+            release_id: Id of the model release, a UUID.
+            partition: Only cells of this part, split by patient: `calibration` cells fit calibrations, `evaluation` cells measure quality, `all` are both.
+            weighting: `ipw`: only cells whose planned reads have closed, weighted by the inverse probability of their selection; `none`: all cells count the same, for comparison.
+            since: Only cells stored at this time or later, ISO 8601 with a time zone.
+            until: Only cells stored before this time, ISO 8601 with a time zone.
+            site: Only cells of this site.
+        """
         request = Request(
             "GET",
             f"/v1/releases/{quote(str(release_id), safe='')}/comparison",
@@ -498,7 +685,16 @@ class Operations:
         until: datetime | None = None,
         site: str | None = None,
     ) -> models.AgreementOut:
-        """Agreement between annotators over blind planned labels, with intervals and tests of their independence."""
+        """Compute inter-rater agreement. Over planned blinded labels, with intervals and tests of independence.
+
+        Args:
+            group_by: Return only one grouping: by `annotator`, `class` or `site`. Left out: all three.
+            partition: Only cells of this part, split by patient: `calibration` cells fit calibrations, `evaluation` cells measure quality, `all` are both.
+            weighting: `ipw`: only cells whose planned reads have closed, weighted by the inverse probability of their selection; `none`: all cells count the same, for comparison.
+            since: Only cells stored at this time or later, ISO 8601 with a time zone.
+            until: Only cells stored before this time, ISO 8601 with a time zone.
+            site: Only cells of this site.
+        """
         request = Request(
             "GET",
             "/v1/agreement",
@@ -516,58 +712,84 @@ class Operations:
     def freeze_evaluation(
         self, body: models.EvaluationIn, *, idempotency_key: str | None = None
     ) -> models.EvaluationOut:
-        """Freeze current labels and predictions, and evaluate them in a job."""
+        """Freeze an evaluation. A job evaluates a snapshot of current labels and predictions.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST", "/v1/evaluations", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
         return self._model(models.EvaluationOut, request)
 
     def list_evaluations(self) -> models.EvaluationsOut:
-        """Frozen evaluations, newest first, without their documents."""
+        """List frozen evaluations. Newest first, without their documents."""
         request = Request("GET", "/v1/evaluations")
         return self._model(models.EvaluationsOut, request)
 
     def get_evaluation(self, evaluation_id: Id) -> models.EvaluationOut:
-        """A frozen evaluation: its state, and once it is done its document, report or table."""
+        """Get a frozen evaluation. Its state, and the finished document, report or table, by `Accept`.
+
+        Args:
+            evaluation_id: Id of the frozen evaluation, a UUID.
+        """
         request = Request("GET", f"/v1/evaluations/{quote(str(evaluation_id), safe='')}")
         return self._model(models.EvaluationOut, request)
 
     def get_report_targets(self) -> models.TargetsOut:
-        """The laboratory's targets for the first sentences of the report."""
+        """Get the report's targets. The ETag is the value for `If-Match`."""
         request = Request("GET", "/v1/report-targets")
         return self._model(models.TargetsOut, request)
 
     def set_report_targets(self, body: models.TargetsIn, *, if_match: int) -> models.TargetsOut:
-        """Set the laboratory's own targets, with a reason; earlier versions are kept."""
+        """Set the report's targets. With a reason; earlier versions are kept.
+
+        Args:
+            if_match: Revision in quotes, from the ETag of the last read; `'0'` if there is none yet, `*` for any.
+        """
         request = Request("PUT", "/v1/report-targets", body=body, headers={"If-Match": f'"{if_match}"'})
         return self._model(models.TargetsOut, request)
 
     def list_releases(self) -> models.ReleasesOut:
-        """Every release, newest first."""
+        """List model releases. Newest first."""
         request = Request("GET", "/v1/releases")
         return self._model(models.ReleasesOut, request)
 
     def get_release(self, release_id: Id) -> models.ReleaseDetailOut:
-        """A release with its card."""
+        """Get a model release. With its card and last promotion check.
+
+        Args:
+            release_id: Id of the model release, a UUID.
+        """
         request = Request("GET", f"/v1/releases/{quote(str(release_id), safe='')}")
         return self._model(models.ReleaseDetailOut, request)
 
     def list_aliases(self) -> models.AliasesOut:
-        """Which releases are champion and challenger; the revision is what If-Match wants."""
+        """List aliases. Champion and challenger; the revision is the value for `If-Match`."""
         request = Request("GET", "/v1/aliases")
         return self._model(models.AliasesOut, request)
 
     def move_alias(
         self, name: Literal["champion", "challenger"], body: models.AliasIn, *, if_match: int
     ) -> models.AliasOut:
-        """Promote a release, or roll back to an earlier one, with a reason."""
+        """Promote a model release. Or roll back to an earlier one, with a reason.
+
+        Args:
+            name: Alias to move: `champion` predicts and is shown; `challenger` predicts next to it for comparison.
+            if_match: Revision in quotes, from the ETag of the last read; `'0'` if there is none yet, `*` for any.
+        """
         request = Request(
             "PUT", f"/v1/aliases/{quote(str(name), safe='')}", body=body, headers={"If-Match": f'"{if_match}"'}
         )
         return self._model(models.AliasOut, request)
 
     def judge_release(self, release_id: Id, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Run the promotion check on a model release, in a job; one attempt on the champion."""
+        """Run the promotion check. A job compares a model release with the champion; each run is one attempt.
+
+        Args:
+            release_id: Id of the model release, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/releases/{quote(str(release_id), safe='')}/judgements",
@@ -576,29 +798,46 @@ class Operations:
         return self._model(models.JobOut, request)
 
     def recalibrate(self, body: models.RecalibrationIn, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Fit a candidate on the labels collected so far and judge it against the champion, in a job."""
+        """Recalibrate the champion. A job fits a candidate on the labels so far and runs the promotion check.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST", "/v1/recalibrations", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
         )
         return self._model(models.JobOut, request)
 
     def list_jobs(self) -> models.JobsOut:
-        """The newest 200 jobs."""
+        """List jobs. The newest 200."""
         request = Request("GET", "/v1/jobs")
         return self._model(models.JobsOut, request)
 
     def get_job(self, job_id: Id) -> models.JobOut:
-        """A job: state, progress, result."""
+        """Get a job. State, progress and result.
+
+        Args:
+            job_id: Id of the job, a UUID.
+        """
         request = Request("GET", f"/v1/jobs/{quote(str(job_id), safe='')}")
         return self._model(models.JobOut, request)
 
     def cancel_job(self, job_id: Id) -> models.JobOut:
-        """Cancel a job; what it has stored so far stays."""
+        """Cancel a job. Stored results are kept.
+
+        Args:
+            job_id: Id of the job, a UUID.
+        """
         request = Request("DELETE", f"/v1/jobs/{quote(str(job_id), safe='')}")
         return self._model(models.JobOut, request)
 
     def retry_job(self, job_id: Id, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Queue a failed or cancelled job again; it resumes its work."""
+        """Retry a job. For a failed or cancelled job, which resumes its work.
+
+        Args:
+            job_id: Id of the job, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
         request = Request(
             "POST",
             f"/v1/jobs/{quote(str(job_id), safe='')}/retry",
@@ -615,7 +854,15 @@ class Operations:
         actor: str | None = None,
         action: str | None = None,
     ) -> models.AuditEventsOut:
-        """Audit events, newest first."""
+        """List audit events. Newest first.
+
+        Args:
+            cursor: `next_cursor` of the previous page. Left out: the first page.
+            limit: Largest number of entries on the page.
+            object_id: Only events about this object: the id of a cell, label, job, release or account.
+            actor: Only events of this account.
+            action: Only events with this action, such as `label.add`.
+        """
         request = Request(
             "GET",
             "/v1/audit-events",
@@ -644,16 +891,20 @@ class Operations:
             cursor = int(page.next_cursor)
 
     def healthz(self) -> models.HealthOut:
-        """The process answers, however many requests wait for a thread."""
+        """Check that the process responds. Even if all threads are busy."""
         request = Request("GET", "/healthz")
         return self._model(models.HealthOut, request)
 
     def readyz(self, *, verbose: str | None = None) -> models.ReadyOut:
-        """Database, release and storage can serve."""
+        """Check that requests can be served. Database, model release and storage; 503 if not.
+
+        Args:
+            verbose: Any value, also an empty one, adds `limits` with their current use.
+        """
         request = Request("GET", "/readyz", query={"verbose": verbose})
         return self._model(models.ReadyOut, request)
 
     def prometheus(self) -> bytes:
-        """Prometheus text: requests, latency, jobs, and the champion's estimates that the worker published last."""
+        """Get Prometheus metrics. Requests, latencies, jobs, and the champion's published estimates."""
         request = Request("GET", "/metrics")
         return self._bytes(request)

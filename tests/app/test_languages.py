@@ -12,13 +12,13 @@ import pytest
 from jinja2 import nodes
 from sqlalchemy import select
 
-from app.annotators.practice.schemas import Purpose
 from app.database.tables import Case, ReleaseRow
+from app.database.tables.values import PracticePurpose
 from app.http import languages
 from app.http.principal import ROLE_SCOPES
 from app.imports.schemas import Status
 from app.labels.schemas import DeclineReason
-from app.metrics.cohort import Partition
+from app.metrics.schemas import Partition
 from app.releases.queries import reading_classes
 from app.triage.rules import Arm
 from app.web.filters import TERMS
@@ -172,7 +172,7 @@ def test_no_sentence_of_a_catalogue_is_in_the_language_of_another() -> None:
 
 
 def test_codes_that_pages_show_are_terms() -> None:
-    kinds = (Arm, DeclineReason, Status, Purpose, Partition)
+    kinds = (Arm, DeclineReason, Status, PracticePurpose, Partition)
     codes = [*ROLE_SCOPES, *(code for kind in kinds for code in get_args(kind))]
     assert {code.replace("_", " ") for code in codes} - set(TERMS) == set()
 

@@ -28,13 +28,13 @@ _Manager = Depends(RequireScope("manage"))
 
 @router.get("/v1/reader-models", operation_id="list_reader_models", dependencies=[_Manager])
 def list_reader_models(session: ReadSession) -> schemas.ReaderModelsOut:
-    """Every model of the annotators, newest first, and which one weighs labels by who gave them."""
+    """List annotator models. Newest first, with the version that weights labels."""
     return service.list_models(session)
 
 
 @router.get("/v1/reader-models/in-use", operation_id="get_reader_model_in_use", dependencies=[_Manager])
 def get_reader_model_in_use(session: ReadSession, response: Response) -> schemas.ReaderModelInUseOut:
-    """Which version weighs labels; its ETag is what If-Match needs to move the switch."""
+    """Get the annotator model in use. Its ETag is the value for ``If-Match``."""
     result = service.switch_position(session)
     response.headers["ETag"] = f'"{result.revision}"'
     return result
@@ -49,7 +49,7 @@ def get_reader_model_in_use(session: ReadSession, response: Response) -> schemas
 def get_reader_model(
     version: Annotated[int, Path(ge=1, le=2**31 - 1)], session: ReadSession
 ) -> schemas.ReaderModelDetailOut:
-    """A model with what it holds of each annotator."""
+    """Get an annotator model. With the parameters of each annotator."""
     return service.show_model_detail(session, version)
 
 
@@ -61,7 +61,7 @@ def get_reader_model(
     responses=list_problem_responses(Conflict, KeyMissing, NotFound),
 )
 def fit_reader_model(body: schemas.ReaderFitIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Fit an annotator model on all labels so far, for the champion or a candidate, and test it."""
+    """Fit an annotator model. A job fits all labels so far, for the champion or a candidate, and tests the model."""
     return once(call.session, body, lambda: service.request_model_fit(call.session, call.context, call.principal, body))
 
 
@@ -75,7 +75,7 @@ def fit_reader_model(body: schemas.ReaderFitIn, once: Idempotent, call: _Managin
 def switch_reader_model(
     body: schemas.ReaderSwitchIn, revision: Revision, call: _ManagingWrite, response: Response
 ) -> schemas.ReaderModelInUseOut:
-    """Weigh labels by a version from now on, or (``version`` null) take annotators as alike again."""
+    """Switch the annotator model. Null weights all annotators equally."""
     result = service.switch_model(call.session, call.context, call.principal.name, body, revision)
     response.headers["ETag"] = f'"{result.revision}"'
     return result

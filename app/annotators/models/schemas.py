@@ -10,24 +10,16 @@ from app.http.models import Line, MetricOut, Paragraph, RequestModel, ResponseMo
 
 
 class NamedReaderOut(ResponseModel):
-    """Parameters of one annotator: ``confusions[opinion][answer]``, rows that sum to one."""
+    """Parameters of one annotator."""
 
     annotator: str
     n_labels: int
     confusions: dict[str, dict[str, float]]
-    remark: Annotated[
-        Sentence | None,
-        Field(description="Their main difference from the population, in a sentence; null: none."),
-    ]
+    remark: Sentence | None
 
 
 class ReaderFitOut(ResponseModel):
-    """How a model was fitted and judged.
-
-    ``left_out_losses``: negative log-likelihood of a left-out label in nats, by how strongly annotators are pulled
-    together; ``kind`` is the chosen one, ``alike`` where names predict no better. ``gain_over_served`` and
-    ``gain_over_alike``: fall of the log loss of the next label on the evaluation partition.
-    """
+    """How a model was fitted and tested; gains are measured on the evaluation partition."""
 
     kind: str
     left_out_losses: dict[str, float]
@@ -43,7 +35,7 @@ class ReaderFitOut(ResponseModel):
 
 
 class ReaderModelOut(ResponseModel):
-    """A version of the model of annotators, of one release."""
+    """A version of the annotator model, for one model release."""
 
     version: int
     release: str
@@ -53,7 +45,7 @@ class ReaderModelOut(ResponseModel):
 
 
 class ReaderModelDetailOut(ReaderModelOut):
-    """A version with what it holds of each annotator and of the population that an unknown one is drawn from."""
+    """A version with the parameters of each annotator and of the population of unknown ones."""
 
     class_names: dict[str, str]
     readers: list[NamedReaderOut]
@@ -61,7 +53,7 @@ class ReaderModelDetailOut(ReaderModelOut):
 
 
 class ReaderModelsOut(ResponseModel):
-    """Every version, newest first; ``in_use`` null: annotators are taken as alike; ``revision`` is for If-Match."""
+    """Every version."""
 
     in_use: int | None
     revision: int
@@ -69,11 +61,7 @@ class ReaderModelsOut(ResponseModel):
 
 
 class ReaderModelInUseOut(ResponseModel):
-    """Where the switch is: ``version`` null, annotators are taken as alike; ``revision`` is for If-Match.
-
-    ``serves`` is false where the version was fitted beside another release than the champion: until there is a new one,
-    annotators are then taken as alike.
-    """
+    """Position of the switch between annotator models."""
 
     version: int | None
     serves: bool
@@ -81,18 +69,14 @@ class ReaderModelInUseOut(ResponseModel):
 
 
 class ReaderFitIn(RequestModel):
-    """Whose answers are the population's: named annotators, or everybody by the number of their labels.
-
-    ``release``: beside whose predictions; null: the champion's. Another one must have the champion's network, as a
-    recalibrated candidate has, so that its model is there when it is promoted.
-    """
+    """Population and model release for a fit."""
 
     experts: Annotated[tuple[Line, ...], Field(max_length=1000)] = ()
     release: uuid.UUID | None = None
 
 
 class ReaderSwitchIn(RequestModel):
-    """Which version is to weigh labels; null: annotators are taken as alike."""
+    """Version to weight labels with."""
 
     version: Annotated[int | None, Field(ge=1, le=2**31 - 1)]
-    reason: Annotated[Paragraph, Field(min_length=1, pattern=r"\S", description="Why; not only spaces.")]
+    reason: Annotated[Paragraph, Field(min_length=1, pattern=r"\S")]

@@ -23,7 +23,7 @@ _ManagerWrite = Annotated[Call, writing_call("manage")]
 
 @router.get("/v1/practice", operation_id="get_practice")
 def get_practice(call: _Annotator) -> schemas.OwnPracticeOut:
-    """Qualification of the caller, available sets, and runs."""
+    """Get your training. Qualification, available sets, and runs."""
     return answers.own_practice(call.session, call.principal)
 
 
@@ -35,13 +35,13 @@ def get_practice(call: _Annotator) -> schemas.OwnPracticeOut:
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def begin_practice_run(body: schemas.RunIn, once: Idempotent, call: _AnnotatorWrite) -> Response:
-    """Begin or continue a run of a set; the caller never reads its cells later."""
+    """Start or resume a training run. You never read its cells later."""
     return once(call.session, body, lambda: answers.begin_run(call.session, call.context, call.principal, body))
 
 
 @router.get("/v1/practice/runs/{run_id}", operation_id="get_practice_run", responses=list_problem_responses(NotFound))
 def get_practice_run(run_id: uuid.UUID, call: _Annotator) -> schemas.RunOut:
-    """One of the caller's own runs; a qualification has its result at the end."""
+    """Get one of your runs. A finished qualification has its result."""
     return answers.show_run(call.session, call.principal, run_id)
 
 
@@ -49,7 +49,7 @@ def get_practice_run(run_id: uuid.UUID, call: _Annotator) -> schemas.RunOut:
     "/v1/practice/items/{item_id}", operation_id="get_practice_item", responses=list_problem_responses(NotFound)
 )
 def get_practice_item(item_id: uuid.UUID, call: _Annotator) -> schemas.PracticeItemOut:
-    """The next cell of a run; in training also an answered cell with the answers of others."""
+    """Get a cell of a run. In training, an answered cell shows the answers of others."""
     result = answers.show_item(call.session, call.principal, item_id)
     if result.feedback is not None and result.feedback.label_counts is not None:
         case_id = answers.case_of_item(call.session, call.principal, item_id)
@@ -67,7 +67,7 @@ def get_practice_item(item_id: uuid.UUID, call: _Annotator) -> schemas.PracticeI
     },
 )
 def get_practice_image(item_id: uuid.UUID, call: _Annotator) -> Response:
-    """The pixels of a cell that the caller may look at, as PNG."""
+    """Get a training image. PNG without metadata."""
     stored = case_by_id(call.session, answers.case_of_item(call.session, call.principal, item_id))
     return image_response(call.context, stored.stored_sha256, kept=False)
 
@@ -82,7 +82,7 @@ def get_practice_image(item_id: uuid.UUID, call: _Annotator) -> Response:
 def answer_practice_item(
     item_id: uuid.UUID, body: schemas.PracticeAnswerIn, once: Idempotent, call: _AnnotatorWrite
 ) -> Response:
-    """Answer the next cell of a run; training returns the answers of others, a qualification nothing until its end."""
+    """Answer a cell of a run. Training returns the answers of others, a qualification its result at the end."""
     return once(
         call.session,
         body,
@@ -93,7 +93,7 @@ def answer_practice_item(
 
 @router.get("/v1/practice/sets", operation_id="list_practice_sets", dependencies=[Depends(RequireScope("manage"))])
 def list_practice_sets(session: ReadSession) -> schemas.PracticeSetsOut:
-    """Every set, newest first, with what was chosen and who would pass."""
+    """List training and qualification sets. Newest first, with their cells and pass rates."""
     return service.list_sets(session)
 
 
@@ -105,7 +105,7 @@ def list_practice_sets(session: ReadSession) -> schemas.PracticeSetsOut:
     responses=list_problem_responses(KeyMissing, Conflict),
 )
 def add_practice_set(body: schemas.PracticeSetIn, once: Idempotent, call: _ManagerWrite) -> Response:
-    """Choose settled cells for training, or for qualification; never for both."""
+    """Create a training or qualification set. From completed cells, each used for one purpose only."""
     return once(call.session, body, lambda: service.add_set(call.session, call.context, call.principal, body))
 
 
@@ -115,7 +115,7 @@ def add_practice_set(body: schemas.PracticeSetIn, once: Idempotent, call: _Manag
     responses=list_problem_responses(NotFound),
 )
 def retire_practice_set(set_id: uuid.UUID, call: _ManagerWrite) -> schemas.PracticeSetOut:
-    """Retire a set; repeating it changes nothing."""
+    """Retire a set. A repeated request changes nothing."""
     return service.retire_set(call.session, call.context, call.principal, set_id)
 
 
@@ -125,7 +125,7 @@ def retire_practice_set(set_id: uuid.UUID, call: _ManagerWrite) -> schemas.Pract
     dependencies=[Depends(RequireScope("manage"))],
 )
 def list_qualifications(session: ReadSession) -> schemas.QualifiedListOut:
-    """Qualification of each annotator with an account."""
+    """List the qualifications of annotators. Those with accounts, in alphabetical order."""
     return service.list_qualified(session)
 
 
@@ -137,7 +137,7 @@ def list_qualifications(session: ReadSession) -> schemas.QualifiedListOut:
     responses=list_problem_responses(KeyMissing, NotFound),
 )
 def decide_qualification(name: Line, body: schemas.DecisionIn, once: Idempotent, call: _ManagerWrite) -> Response:
-    """Qualify an annotator, withdraw the qualification, or allow further attempts, with a reason."""
+    """Decide on a qualification. Qualify an annotator, withdraw it, or allow further attempts, with a reason."""
     return once(
         call.session,
         body,

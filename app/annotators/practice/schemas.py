@@ -6,20 +6,17 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
+from app.database.tables.values import EligibilityReason, PracticePurpose, QualificationKind, RunState
 from app.http.models import ClassOut, Line, Paragraph, RequestModel, ResponseModel, Sentence
 
-Purpose = Literal["training", "qualification"]
 _Name = Annotated[Line, Field(max_length=100, pattern=r"\S")]
 
 
 class PracticeSetIn(RequestModel):
-    """Cells to be chosen for a set: closed, with ``min_labels`` final blind labels or more.
-
-    ``n_per_run``: cells of one run; where left out all of a training set, and half of a qualification set.
-    """
+    """A set of completed cells for training or qualification."""
 
     name: _Name
-    purpose: Purpose
+    purpose: PracticePurpose
     n_cells: Annotated[int, Field(ge=2, le=1000)] = 80
     n_per_run: Annotated[int, Field(ge=2, le=200)] | None = None
     min_labels: Annotated[int, Field(ge=2, le=20)] = 3
@@ -27,7 +24,7 @@ class PracticeSetIn(RequestModel):
 
 
 class PassRatesOut(ResponseModel):
-    """Simulated pass rates of a run of a set; ``confusing``: who takes a class for another one half of the time."""
+    """Simulated pass rates of a run of a set."""
 
     like_the_others: float
     guessing: float
@@ -35,7 +32,7 @@ class PassRatesOut(ResponseModel):
 
 
 class SetReportOut(ResponseModel):
-    """Cells of a set at its creation; ``by_class``: cells by the leading class of their posterior."""
+    """Cells of a set at its creation."""
 
     n_candidates: int
     by_class: dict[str, int]
@@ -48,7 +45,7 @@ class PracticeSetOut(ResponseModel):
 
     id: str
     name: str
-    purpose: str
+    purpose: PracticePurpose
     n_cells: int
     n_per_run: int
     min_labels: int
@@ -63,13 +60,13 @@ class PracticeSetOut(ResponseModel):
 
 
 class PracticeSetsOut(ResponseModel):
-    """Every set, newest first."""
+    """Every set."""
 
     items: list[PracticeSetOut]
 
 
 class RunIn(RequestModel):
-    """Which set to work through."""
+    """Choice of a set."""
 
     set: UUID
 
@@ -90,10 +87,7 @@ class ItemOut(ResponseModel):
 
 
 class FeedbackOut(ResponseModel):
-    """How others answered a cell of a training run; the probabilities are of the next annotator's answer.
-
-    Where the cell is being read again, or closed to annotators by the policy, counts and probabilities are null.
-    """
+    """How others answered a cell of a training run."""
 
     label: str
     label_counts: dict[str, int] | None
@@ -102,7 +96,7 @@ class FeedbackOut(ResponseModel):
 
 
 class ResultOut(ResponseModel):
-    """Result of a qualification; ``p``: probability of such a result for a typical annotator."""
+    """Result of a qualification."""
 
     n: int
     mean: float
@@ -116,12 +110,12 @@ class ResultOut(ResponseModel):
 
 
 class RunOut(ResponseModel):
-    """A run as its annotator sees it; ``item`` is the cell that is next, null at the end."""
+    """A run as its annotator sees it."""
 
     id: str
     set: str
-    purpose: str
-    state: str
+    purpose: PracticePurpose
+    state: RunState
     n_cells: int
     n_answered: int
     begun_at: datetime
@@ -131,7 +125,7 @@ class RunOut(ResponseModel):
 
 
 class AnsweredOut(ResponseModel):
-    """A stored answer; ``feedback`` in training only."""
+    """A stored answer."""
 
     item: str
     label: str
@@ -149,48 +143,48 @@ class PracticeItemOut(ResponseModel):
 
 
 class OwnSetOut(ResponseModel):
-    """A set for an annotator; ``not_now``: the reason why they cannot begin yet."""
+    """A set for an annotator."""
 
     id: str
     name: str
-    purpose: str
+    purpose: PracticePurpose
     n_per_run: int
     run: str | None
     not_now: Sentence | None
 
 
 class OwnPracticeOut(ResponseModel):
-    """An annotator's practice: whether reads go to them, and why, the sets, and their runs, newest first."""
+    """Qualification, sets and runs of an annotator."""
 
     required: bool
     may_read: bool
-    because: str
+    because: EligibilityReason
     sets: list[OwnSetOut]
     runs: list[RunOut]
 
 
 class DecisionIn(RequestModel):
-    """A manual decision with its reason; ``renewed`` allows two further attempts at once."""
+    """An admin's decision with its reason."""
 
     kind: Literal["qualified", "withdrawn", "renewed"]
     reason: Annotated[Paragraph, StringConstraints(min_length=1, pattern=r"\S")]
 
 
 class DecisionOut(ResponseModel):
-    """A decision on an annotator; ``reason`` is null where an attempt decided."""
+    """A decision on an annotator."""
 
-    kind: str
+    kind: QualificationKind
     at: datetime
     by: str | None
     reason: str | None
 
 
 class QualifiedOut(ResponseModel):
-    """Qualification of an annotator: decisions and finished attempts, newest first."""
+    """Qualification of an annotator."""
 
     annotator: str
     may_read: bool
-    because: str
+    because: EligibilityReason
     decisions: list[DecisionOut]
     attempts: list[ResultOut]
 

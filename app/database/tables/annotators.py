@@ -2,14 +2,15 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
+from app.database.tables.values import PracticePurpose, QualificationKind, Role, RunState
 
-ROLES = ("viewer", "annotator", "admin", "service")
+ROLES = get_args(Role)
 
 
 class Account(IdentifiedRow, BaseTable):
@@ -122,8 +123,8 @@ class ClassDefinition(IdentifiedRow, BaseTable):
     created_by: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"))
 
 
-PURPOSES = ("training", "qualification")
-DECISIONS = ("passed", "qualified", "withdrawn", "renewed")
+PURPOSES = get_args(PracticePurpose)
+DECISIONS = get_args(QualificationKind)
 
 
 class PracticeSet(IdentifiedRow, BaseTable):
@@ -133,7 +134,7 @@ class PracticeSet(IdentifiedRow, BaseTable):
     __table_args__ = (sa.CheckConstraint(f"purpose IN {PURPOSES}", name="purpose"),)
 
     name: Mapped[str] = mapped_column(sa.String(100), unique=True)
-    purpose: Mapped[str] = mapped_column(sa.String(20))
+    purpose: Mapped[PracticePurpose] = mapped_column(sa.String(20))
     # cells of one run; of a qualification fewer than the set has, so that another attempt has other ones
     n_per_run: Mapped[int] = mapped_column(sa.Integer)
     min_labels: Mapped[int] = mapped_column(sa.Integer)
@@ -173,7 +174,7 @@ class PracticeRun(IdentifiedRow, BaseTable):
     id: Mapped[uuid.UUID] = mapped_column(sa.Uuid, primary_key=True, default=uuid.uuid4)
     set_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("practice_sets.id"))
     annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
-    state: Mapped[str] = mapped_column(sa.String(20), default="open")
+    state: Mapped[RunState] = mapped_column(sa.String(20), default="open")
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # of a qualification: app.annotators.practice.schemas.ResultOut
     result: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
@@ -217,7 +218,7 @@ class Qualification(IdentifiedRow, BaseTable):
     )
 
     annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"), index=True)
-    kind: Mapped[str] = mapped_column(sa.String(20))
+    kind: Mapped[QualificationKind] = mapped_column(sa.String(20))
     run_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("practice_runs.id"), unique=True)
     # by whom and why; None: the service, by an attempt
     created_by: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("accounts.id"))

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, ForgettableRow, IdentifiedRow, UtcDateTime
+from app.database.tables.values import Partition
 
 
 class Case(IdentifiedRow, ForgettableRow, BaseTable):
@@ -40,7 +41,7 @@ class Case(IdentifiedRow, ForgettableRow, BaseTable):
     height: Mapped[int] = mapped_column(sa.Integer)
     # an earlier case with the same image under another external id
     same_image_as: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("cases.id"))
-    partition: Mapped[str] = mapped_column(sa.String(20))
+    partition: Mapped[Partition] = mapped_column(sa.String(20))
     # of the coin that decides about a second planned read: tossed once, from the image's identity alone
     u: Mapped[float] = mapped_column(sa.Float(53))
     # probability of a second planned read, the largest of all looks, and what made it so

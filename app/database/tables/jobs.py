@@ -15,6 +15,7 @@ from app.database.tables.base import (
     MessageText,
     UtcDateTime,
 )
+from app.database.tables.values import JobKind, JobState, RowStatus
 
 #: Of what is being done, as it is stored.
 MESSAGE_LENGTH = 500
@@ -35,8 +36,8 @@ class Job(IdentifiedRow, BaseTable):
         ),
     )
 
-    kind: Mapped[str] = mapped_column(String(30))
-    state: Mapped[str] = mapped_column(String(10), default="queued")
+    kind: Mapped[JobKind] = mapped_column(String(30))
+    state: Mapped[JobState] = mapped_column(String(10), default="queued")
     # number of its workflow, which runs once: what is queued again has another one
     attempt: Mapped[int] = mapped_column(Integer, default=1)
     # how often it was begun since somebody asked for it
@@ -90,7 +91,7 @@ class ImportRow(ForgettableRow, BaseTable):
     external_id: Mapped[str] = mapped_column(String(200))
     # as the manifest says, of rows that became no case too
     patient: Mapped[str | None] = mapped_column(String(200))
-    status: Mapped[str] = mapped_column(String(20))
+    status: Mapped[RowStatus] = mapped_column(String(20))
     case_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("cases.id"))
     detail: Mapped[str] = mapped_column(MessageText)
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, foreign, mapped_column, relationship
 
 from app.database.tables.base import BaseTable, ForgettableRow, IdentifiedRow, UtcDateTime
+from app.database.tables.values import LabelKind, Round
 
 
 class Annotator(IdentifiedRow, BaseTable):
@@ -53,7 +54,7 @@ class Label(IdentifiedRow, BaseTable):
     case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
     annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"), index=True)
     purpose: Mapped[str] = mapped_column(sa.String(10), default="read")
-    kind: Mapped[str] = mapped_column(sa.String(20))
+    kind: Mapped[LabelKind] = mapped_column(sa.String(20))
     supersedes_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("labels.id"))
     # place in the chain of this annotator's labels of this case and purpose, whatever the clocks said
     position: Mapped[int] = mapped_column(sa.Integer, default=0, server_default="0")
@@ -65,7 +66,7 @@ class Label(IdentifiedRow, BaseTable):
     flagged: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
     # made without knowing the prediction, other labels or the reason for asking
     blind: Mapped[bool] = mapped_column(sa.Boolean)
-    round: Mapped[str] = mapped_column(sa.String(20))
+    round: Mapped[Round] = mapped_column(sa.String(20))
     # given to a read that had run out, after its request had gone to somebody else: in no evaluation and no fit
     late: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
     # a change of mind after the prediction or other labels were shown

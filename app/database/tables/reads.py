@@ -2,11 +2,13 @@
 
 import uuid
 from datetime import datetime
+from typing import get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
+from app.database.tables.values import Arm, ReadState, RequestState, Reveal, Round, Rule
 
 
 class ReaderDraw(IdentifiedRow, BaseTable):
@@ -32,11 +34,8 @@ class ReaderDraw(IdentifiedRow, BaseTable):
     load: Mapped[int | None] = mapped_column(sa.Integer)
 
 
-RULES = ("disagreement", "expected_gain", "capacity", "graded")
-REVEALS = ("after_commit", "after_case_closed", "never")
-ARMS = ("first", "triage", "audit", "adjudication")
-REQUEST_STATES = ("open", "leased", "answered", "closed")
-READ_STATES = ("leased", "committed", "declined", "released", "expired")
+RULES, REVEALS, ARMS = get_args(Rule), get_args(Reveal), get_args(Arm)
+REQUEST_STATES, READ_STATES = get_args(RequestState), get_args(ReadState)
 
 
 class PolicyRow(IdentifiedRow, BaseTable):
@@ -50,7 +49,7 @@ class PolicyRow(IdentifiedRow, BaseTable):
     )
 
     version: Mapped[int] = mapped_column(sa.Integer, unique=True)
-    rule: Mapped[str] = mapped_column(sa.String(20))
+    rule: Mapped[Rule] = mapped_column(sa.String(20))
     # of the rules by disagreement and by expected gain
     threshold: Mapped[float | None] = mapped_column(sa.Float(53))
     # second reads per day, of the rule by capacity and of the graded one
@@ -59,7 +58,7 @@ class PolicyRow(IdentifiedRow, BaseTable):
     target_error: Mapped[float] = mapped_column(sa.Float(53))
     adjudicate_below: Mapped[float | None] = mapped_column(sa.Float(53))
     max_labels: Mapped[int] = mapped_column(sa.Integer)
-    reveal: Mapped[str] = mapped_column(sa.String(20))
+    reveal: Mapped[Reveal] = mapped_column(sa.String(20))
     lease_seconds: Mapped[int] = mapped_column(sa.Integer)
     due_days: Mapped[int] = mapped_column(sa.Integer)
     # share of an annotator's reads that are hidden repeats; 0: no repeats, and no case is held back for them
@@ -118,8 +117,8 @@ class ReadRequest(IdentifiedRow, BaseTable):
     case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
     # 1 is the first read of the case, 2 the second, further ones are adjudications
     ordinal: Mapped[int] = mapped_column(sa.Integer)
-    round: Mapped[str] = mapped_column(sa.String(20))
-    arm: Mapped[str] = mapped_column(sa.String(20))
+    round: Mapped[Round] = mapped_column(sa.String(20))
+    arm: Mapped[Arm] = mapped_column(sa.String(20))
     u: Mapped[float] = mapped_column(sa.Float(53))
     pi: Mapped[float] = mapped_column(sa.Float(53))
     policy_version: Mapped[int] = mapped_column(sa.ForeignKey("policies.version"))
@@ -130,7 +129,7 @@ class ReadRequest(IdentifiedRow, BaseTable):
     shuffle: Mapped[int] = mapped_column(sa.Integer)
     # of whom it is asked, as the newest row of reader_draws says; None: of anybody
     annotator_id: Mapped[uuid.UUID | None] = mapped_column(sa.Uuid)
-    state: Mapped[str] = mapped_column(sa.String(20), default="open")
+    state: Mapped[RequestState] = mapped_column(sa.String(20), default="open")
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # first label of the chain that answered
@@ -176,7 +175,7 @@ class Read(IdentifiedRow, BaseTable):
     repeat_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("repeats.id"))
     case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
     annotator_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("annotators.id"))
-    state: Mapped[str] = mapped_column(sa.String(20), default="leased")
+    state: Mapped[ReadState] = mapped_column(sa.String(20), default="leased")
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # when a page first showed the case; None: it was leased by another program, or is leased ahead
@@ -241,12 +240,12 @@ class Repeat(IdentifiedRow, BaseTable):
     back_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     due_on: Mapped[str] = mapped_column(sa.String(10))
     shuffle: Mapped[int] = mapped_column(sa.Integer)
-    state: Mapped[str] = mapped_column(sa.String(20), default="open")
+    state: Mapped[RequestState] = mapped_column(sa.String(20), default="open")
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
     @property
-    def round(self) -> str:
+    def round(self) -> Round:
         """The round of its labels, as of the first read."""
         return "planned"
 

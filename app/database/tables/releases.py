@@ -8,6 +8,7 @@ from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
+from app.database.tables.values import AliasName
 from ml.release.card import Card
 
 
@@ -30,7 +31,7 @@ class Alias(BaseTable):
     __tablename__ = "aliases"
     __table_args__ = (CheckConstraint("name IN ('champion', 'challenger')", name="name"),)
 
-    name: Mapped[str] = mapped_column(String(20), primary_key=True)
+    name: Mapped[AliasName] = mapped_column(String(20), primary_key=True)
     release_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("releases.id"))
     revision: Mapped[int] = mapped_column(Integer)
 
