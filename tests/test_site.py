@@ -21,7 +21,7 @@ PAGES = {
     "README.md": 250,
     "tutorial.md": 700,
     "concepts.md": 500,
-    "glossary.md": 600,
+    "glossary.md": 400,
     "comparison.md": 400,
     "faq.md": 400,
     "metrics.md": 2800,

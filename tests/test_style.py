@@ -20,7 +20,7 @@ STYLE = DOCS / "style.md"
 LIMIT = 5
 #: Texts above the limit, with their present number of hits. A number may only fall, and a text that keeps to the limit
 #: leaves the table.
-STILL_ALLOWED = {"docs/how-to.md": 214}
+STILL_ALLOWED: dict[str, int] = {}
 
 _SUBJECTS = "it|they|one|none|nobody|somebody|there|that|this|no|few|cases?|labels?|annotators?|a release|the release"
 _START = r"(?:^|(?<=[.:;!] ))"
