@@ -32,7 +32,6 @@ from tools.typescript_client import is_present
 
 #: Pages for readers. Decisions are history: their commands are those of their day.
 PAGES = [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if "decisions" not in path.parts)]
-PAGES = [page for page in PAGES if page.name not in {"how-to.md", "explanation.md", "mutants.md"}]  # being split
 #: Languages of blocks that no test runs: tables, answers, settings, diagrams, other programs.
 SHOWN = {"csv", "ini", "json", "mermaid", "sql", "text", "toml", "ts", "yaml"}
 #: What a plain Debian with Python or a test lacks; a block that needs none of it is run.

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document ea9687af37e1836d.
+"""Operations of the API. Made from the OpenAPI document c116fbdb282f4a4b.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -71,7 +71,7 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
 def test_a_lead_sees_need_and_nothing_stored_runs(browser: Browser, installation: Installation, scheme: str) -> None:
     lead = Person(browser, installation, "lead", scheme)
     page = lead.page
-    needs = [float(text.split()[1]) for text in page.locator("p.need").all_inner_texts()]
+    needs = [float(text.split()[1].rstrip("%")) for text in page.locator("p.need").all_inner_texts()]
     assert needs == sorted(needs, reverse=True)
     assert HOSTILE in page.inner_text("main")
     page.click("li.tile:has-text('script') a")

@@ -180,7 +180,7 @@ def test_a_compressed_table_is_the_table(tmp_path: Path) -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "tasks.md").read_text()
 SETUP = re.findall(r"^```python\n(.*?)^```$", PAGE.partition("\n## 1. ")[0], re.DOTALL | re.MULTILINE)
 TASKS = dict(re.findall(r"^## (\d+)\. .*?\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
-OTHERS = re.findall(r"^### (\S+): ([^\n]*)\n+(?:<!--.*-->\n)?```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+OTHERS = re.findall(r"^### (\S+): ([^\n]*)\n+(?:<!--[^\n]*-->\n)?```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 ROWS = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| \[.*$", PAGE, re.MULTILINE)]
 
 
