@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document c116fbdb282f4a4b.
+"""Operations of the API. Made from the OpenAPI document 16dfc4e19df202ac.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document c116fbdb282f4a4b.
+"""What the API takes and answers. Made from the OpenAPI document 16dfc4e19df202ac.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -430,13 +430,13 @@ class ClassMetricsOut(BaseModel):
     """Calibration loss of this class, in units of squared probability; null without enough labels. Its estimate may be slightly negative."""
 
     calibration_loss: float | None
-    """The same as `CL`, under its full name; null as well."""
+    """`CL` under its full name, in units of squared probability; null without enough labels."""
 
     EL: float | None
     """Epistemic loss of this class, in units of squared probability; null without enough labels. Its estimate may be slightly negative."""
 
     epistemic_loss: float | None
-    """The same as `EL`, under its full name; null as well."""
+    """`EL` under its full name, in units of squared probability; null without enough labels."""
 
     bins: list[BinOut]
     """Reliability diagram of this class, from low to high probability."""
