@@ -31,6 +31,8 @@ _FOR_COMMAND = {
     "train": ("train",),
 }
 _FOR_OTHERS = ("charts", "report", "serve", "train", "cpu", "oidc")
+#: Name of this distribution; the package is imported as ``secondread``.
+_OWN = "secondread-cells"
 #: Packages that are imported by another name than they are installed by.
 _DISTRIBUTIONS = {"argon2": "argon2-cffi", "PIL": "pillow", "vl_convert": "vl-convert-python"}
 
@@ -44,13 +46,13 @@ def missing_extra(module: str, command: str) -> str | None:
         if bringing & set(extras.split(",")):
             alternative = " (gpu in place of cpu for an NVIDIA GPU)" if "cpu" in extras.split(",") else ""
             what = f"`{command}` needs" if command else "this needs"
-            return f"{what} the package {package!r}: pip install 'secondread-cells[{extras}]'{alternative}"
+            return f"{what} the package {package!r}: pip install '{_OWN}[{extras}]'{alternative}"
     return None
 
 
 def _packages_of_extras() -> dict[str, set[str]]:
     try:
-        declared = requires("secondread") or []
+        declared = requires(_OWN) or []
     except PackageNotFoundError:
         return {}
     packages: dict[str, set[str]] = {}
@@ -61,7 +63,7 @@ def _packages_of_extras() -> dict[str, set[str]]:
             continue
         name, of_it, extra = parts.groups()
         packages.setdefault(extra, set()).add(_normal(name))
-        if _normal(name) == "secondread":
+        if _normal(name) == _OWN:
             included.append((extra, of_it))
     for extra, other in included:
         packages[extra] |= packages.get(other, set())
