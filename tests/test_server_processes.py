@@ -109,6 +109,8 @@ def all_have_predicted(made: Installation) -> bool:
 ANSWERED = 'secondread_requests_total{method="POST",route="/v1/predictions",status="200"}'
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_processes_of_one_port_are_one_service(together: Installation) -> None:
     """The same numbers from each, counted together, from whichever is asked; each has answered some of them."""
     n, answers = 0, set()

@@ -86,7 +86,7 @@ def wal_is_safe(version: tuple[int, ...]) -> bool:
 _PLACE = "place in the queue of writers"
 
 
-def sqlite_engine(url: str, *, busy_seconds: float = BUSY_SECONDS, poolclass: type[Pool] | None = None) -> Engine:
+def sqlite_engine(url: str, *, busy_seconds: float, poolclass: type[Pool] | None = None) -> Engine:
     """Engine for SQLite of the newest library, with the journal mode and the durability that every connection has."""
     module = sqlite_module()
     options = {"timeout": busy_seconds, "check_same_thread": False}
@@ -162,7 +162,7 @@ def settings_without_force(session: Session) -> list[str]:
 def make_engine(url: str) -> Engine:
     """Engine for SQLite or PostgreSQL, with the settings that durability and fairness need."""
     if url.startswith("sqlite"):
-        engine = sqlite_engine(url)
+        engine = sqlite_engine(url, busy_seconds=BUSY_SECONDS)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     return postgres_engine(url)

@@ -40,6 +40,8 @@ from tests.support.service import Service, cell_png, collect
 from tests.support.snapshots import assert_snapshots_tell_all
 from tests.support.waiting import patient
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 Two = tuple[Service, Service]
 HTML = {"Accept": "text/html"}
 

@@ -162,6 +162,7 @@ def test_predict_and_score_with_augmented_views(small_release: Path, tmp_path: P
     assert plain["class_probs"] != rows[0]["class_probs"]
 
 
+@pytest.mark.slow
 def test_a_dropout_release_takes_no_augmented_views(dropout_release: Path, cells: list[Image.Image]) -> None:
     predictor = Predictor(read_release(dropout_release))
     assert has_concentration(predictor.predict(cells[:1]).distribution)

@@ -96,6 +96,7 @@ def test_sums_of_two_products_with_weights_of_seven_bits_fit_sixteen(small_relea
     assert 2 * 255 * 64 < 2**15 <= 2 * 255 * 127
 
 
+@pytest.mark.slow
 def test_the_way_of_processors_that_clip_gives_the_same_bits(
     made: tuple[Path, dict[str, Any]], cells: ImageDataset
 ) -> None:
@@ -114,6 +115,7 @@ def test_the_way_of_processors_that_clip_gives_the_same_bits(
     assert all((one == precise).all() for one, precise in zip(served, outputs[1], strict=True))
 
 
+@pytest.mark.slow
 def test_convolutions_run_in_whole_numbers(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """What ONNX Runtime makes of the graph: operators on whole numbers, and none on floats among them."""
     options = onnxruntime.SessionOptions()
@@ -125,6 +127,7 @@ def test_convolutions_run_in_whole_numbers(made: tuple[Path, dict[str, Any]], tm
     assert "Conv" not in kinds
 
 
+@pytest.mark.slow
 def test_figures_and_calibration_are_those_of_the_library_on_the_same_cells(
     small_release: Path, made: tuple[Path, dict[str, Any]], cells: ImageDataset
 ) -> None:
@@ -157,6 +160,7 @@ def test_figures_and_calibration_are_those_of_the_library_on_the_same_cells(
     )
 
 
+@pytest.mark.slow
 def test_the_card_says_what_it_is_and_of_what_it_was_made(
     small_release: Path, made: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -178,6 +182,7 @@ def test_the_card_says_what_it_is_and_of_what_it_was_made(
     assert "network 1." in _quantization_text(made[1])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_familiar_cells_are_flagged_as_rarely_as_before(made: tuple[Path, dict[str, Any]], cells: ImageDataset) -> None:
     release = read_release(made[0])
     assert FAMILIARITY_FILE in release.card["files"]

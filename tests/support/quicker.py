@@ -1,5 +1,6 @@
 """What makes a run quicker and changes no test: memory for what is thrown away, and no import in search of examples."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -15,9 +16,17 @@ def fast_folder() -> str:
     return str(shared) if roomy else tempfile.gettempdir()
 
 
-# whoever wants a disk, or another one, says so
+# set TMPDIR to use a disk
 os.environ.setdefault("TMPDIR", fast_folder())
 tempfile.tempdir = None
+# collecting tests imports everything and frees almost nothing
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but do not look at what was imported each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
