@@ -31,6 +31,8 @@ WORDS: Mapping[str, str] = messages(
         "repeat.decline": "skipped a second read of {case}: {reason}",
         "read.decline": "skipped {case}: {reason}",
         "request.ask": "requested {requests}",
+        "request.assign": "assigned {requests} to {annotator}",
+        "request.due": "changed the due date of {requests}",
         "case.add": "stored {case}",
         "patient.erase": "erased a patient: {n_cases} cells, {n_remarks} notes, {n_import_rows} rows of imports",
         "predictions.add": "added predictions of {release} for {n_cases} cells",

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
@@ -219,6 +219,33 @@ def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | No
     if after is not None:
         statement = statement.where(Case.id < after)
     return list(session.execute(statement.limit(limit)).scalars())
+
+
+#: What a table of cells is sorted by; ``-`` in front: the other way round.
+CaseSort = Literal["stored", "cell", "patient", "site", "disagreement", "labels", "due"]
+
+
+def sorted_cases(
+    session: Session, chosen: CaseFilter, sort: CaseSort, *, down: bool, offset: int, limit: int
+) -> list[Case]:
+    """Cases in some order, those without a value last, and of equal ones the newest first."""
+    of_case = CasePrediction.case_id == Case.id
+    disagreement = select(CasePrediction.disagreement_prob).where(of_case).order_by(*champion_first_order()).limit(1)
+    head = active_labels().with_only_columns(func.count()).where(CountedLabel.case_id == Case.id).order_by(None)
+    wanted = (ReadRequest.case_id == Case.id, ReadRequest.state.in_(("open", "leased")))
+    keys: dict[CaseSort, ColumnElement[Any]] = {
+        "stored": Case.created_at.expression,
+        "cell": func.lower(Case.external_id),
+        "patient": func.lower(Case.patient),
+        "site": func.lower(Case.site),
+        "disagreement": disagreement.correlate(Case).scalar_subquery(),
+        "labels": head.correlate(Case).scalar_subquery(),
+        "due": select(func.min(ReadRequest.due_at)).where(*wanted).correlate(Case).scalar_subquery(),
+    }
+    key = keys[sort]
+    ordered = (key.desc() if down else key.asc()).nulls_last()
+    statement = select(Case).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(ordered, Case.id.desc())
+    return list(session.execute(statement.offset(offset).limit(limit)).scalars())
 
 
 def page_by_need(

@@ -64,6 +64,7 @@ from app.cases.presenters import (
 )
 from app.cases.queries import (
     CaseFilter,
+    CaseSort,
     CaseState,
     NamedLabel,
     case_by_id,
@@ -195,6 +196,14 @@ def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None,
     return CasesOut(items=cases_out(session, rows[:limit]), next_cursor=next_cursor)
 
 
+def list_sorted_cases(
+    session: Session, chosen: queries.CaseFilter, sort: CaseSort, *, down: bool, offset: int, limit: int
+) -> list[CaseOut]:
+    """A page of a table of cases, in an order that its reader chose."""
+    rows = queries.sorted_cases(session, chosen, sort, down=down, offset=offset, limit=limit)
+    return cases_out(session, rows)
+
+
 def get_worklist_page(
     session: Session, cursor: str | None, limit: int, chosen: queries.CaseFilter | None = None
 ) -> WorklistOut:
@@ -213,6 +222,16 @@ def get_worklist_page(
     ]
     last = rows[limit - 1] if len(rows) > limit else None
     return WorklistOut(items=items, next_cursor=None if last is None else encode_need_cursor(last.need, last.id))
+
+
+def next_open_reads(session: Session, case_ids: list[uuid.UUID]) -> dict[str, RequestOut]:
+    """The read that each cell wants next, by case; none of a cell that wants no further one."""
+    by_case = {}
+    for case_id, rows in queries.requests_of(session, case_ids).items():
+        wanted = [row for row in rows if row[0].state in {"open", "leased"}]
+        if wanted:
+            by_case[str(case_id)] = request_out(*wanted[0])
+    return by_case
 
 
 def request_out(request: ReadRequest, people: queries.RequestPeople) -> RequestOut:

@@ -156,17 +156,22 @@ def _fill_requests(session: Session, columns: EvaluationDataset, row_of: dict[uu
     # A read is open as long as somebody may still correct its label.
     open_ones: ColumnElement[bool] = ReadRequest.state.in_(("open", "leased"))
     drawn = exists().where(ReaderDraw.request_id == ReadRequest.id)
-    requests_query = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones, drawn)
+    # an annotator whom a person chose is not a random one
+    chosen = exists().where(ReaderDraw.request_id == ReadRequest.id, ReaderDraw.probability.is_(None))
+    requests_query = select(ReadRequest.case_id, ReadRequest.ordinal, ReadRequest.due_at, open_ones, drawn, chosen)
     planned = requests_query.where(ReadRequest.round == "planned", inside(ReadRequest.case_id))
-    for case_id, ordinal, due_at, is_open, is_drawn in session.execute(planned):
+    by_hand = set()
+    for case_id, ordinal, due_at, is_open, is_drawn, is_chosen in session.execute(planned):
         row = row_of.get(case_id)
         if row is not None:
             columns.n_planned[row] += 1
             columns.drawn[row] |= is_drawn
+            by_hand |= {row} if is_chosen else set()
             if ordinal == 1:
                 columns.first_due_at[row] = due_at.timestamp()
             if is_open:
                 _keep_open(columns, row, ordinal, due_at.timestamp())
+    columns.drawn[list(by_hand)] = False
     provisional = (
         select(ProvisionalLabel.case_id, ReadRequest.ordinal)
         .join(Read, Read.id == ProvisionalLabel.read_id)

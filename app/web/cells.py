@@ -1,52 +1,171 @@
-"""Page of all cells: every state, one search, and a thumbnail of each."""
+"""Page of all cells: every state, one search, a thumbnail of each, and what is done to several at once."""
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Annotated, Literal
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Form, Query, Response
 
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
-from app.http.errors import NotFound
+from app.http.errors import InvalidValue, NotFound
 from app.http.models import PageText
 from app.releases.service import class_names
-from app.web.page import LeadPage
+from app.triage.service import assign_open_reads, list_eligible_annotators, set_due_day
+from app.web.filters import csv_file
+from app.web.page import LeadPage, ManagerForm, Page
+from app.web.render import redirect_to
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-#: Cells shown on one page.
-PAGE_LENGTH = 100
+#: Cells shown on one page, and rows of a file of them.
+PAGE_LENGTH, MOST_ROWS = 100, 100_000
+_Text = Annotated[PageText, Query(max_length=200)]
+
+
+@dataclass(frozen=True)
+class CellQuery:
+    """Which cells a table shows, in which order, from where on."""
+
+    search: str = ""
+    state: cases.CaseState | Literal[""] = ""
+    site: str = ""
+    sort: cases.CaseSort = "stored"
+    down: bool = True
+    page: int = 1
+
+    def address(self, path: str = "/cells", **changes: object) -> str:
+        """Address of the table, with some of it changed."""
+        given = vars(self) | {"page": 1} | changes
+        usual = vars(CellQuery())
+        query = {name: value for name, value in given.items() if name not in usual or value != usual[name]}
+        return f"{path}?{urlencode(query)}" if query else path
+
+    def sorted_by(self, column: cases.CaseSort) -> str:
+        """Address of the table sorted by a column; the other way round if it is sorted by it already."""
+        return self.address(sort=column, down=not self.down if column == self.sort else column in _DOWN_FIRST)
+
+    def filter(self, page: Page) -> cases.CaseFilter:
+        """The cells that match."""
+        wanted, names = self.search.strip(), class_names(page.session)
+        classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
+        return cases.CaseFilter(
+            search=wanted or None, searched_classes=classes, state=self.state or None, site=self.site or None
+        )
+
+
+#: Columns of which the largest are looked for.
+_DOWN_FIRST = ("stored", "disagreement", "labels")
+
+
+def _query_of(
+    search: _Text = "",
+    state: Annotated[cases.CaseState | Literal[""], Query()] = "",
+    site: _Text = "",
+    sort: Annotated[cases.CaseSort, Query()] = "stored",
+    down: Annotated[bool, Query()] = True,
+    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+) -> CellQuery:
+    return CellQuery(search, state, site, sort, down, page)
+
+
+#: The filters of a table, in the address.
+Asked = Annotated[CellQuery, Depends(_query_of)]
 
 
 @dataclass(frozen=True)
 class CellList:
-    """A page of cells, the names of the classes, how many match, and the sites to choose from."""
+    """A page of cells, their open reads, names of classes, how many match, sites and annotators to choose from."""
 
-    page: cases.CasesOut
+    items: list[cases.CaseOut]
+    open_reads: dict[str, cases.RequestOut]
     names: dict[str, str]
     n_matching: int
     sites: list[str]
+    annotators: list[tuple[uuid.UUID, str]]
+    today: date
+
+    @property
+    def n_pages(self) -> int:
+        """Number of pages."""
+        return max(1, -(-self.n_matching // PAGE_LENGTH))
 
 
 @router.get("/cells")
 def show_cells(
     page: LeadPage,
-    search: Annotated[PageText, Query(max_length=200)] = "",
-    state: Annotated[cases.CaseState | Literal[""], Query()] = "",
-    site: Annotated[PageText, Query(max_length=200)] = "",
-    cursor: Annotated[PageText | None, Query(max_length=100)] = None,
+    asked: Asked,
+    changed: Annotated[int | None, Query(ge=0)] = None,
+    chosen: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
-    """Cells in every state, newest first; the search covers identifiers, patients, sites, annotators and labels."""
-    names, wanted = class_names(page.session), search.strip()
-    classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
-    chosen = cases.CaseFilter(search=wanted or None, searched_classes=classes, state=state or None, site=site or None)
+    """Cells in every state; the search covers identifiers, patients, sites, annotators and labels."""
+    session, matching = page.session, asked.filter(page)
+    offset = (asked.page - 1) * PAGE_LENGTH
+    items = cases.list_sorted_cases(session, matching, asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH)
     view = CellList(
-        cases.list_cases(page.session, chosen, cursor, PAGE_LENGTH),
-        names,
-        cases.count_cases(page.session, chosen),
-        cases.list_sites(page.session),
+        items,
+        cases.next_open_reads(session, [uuid.UUID(case.id) for case in items]),
+        class_names(session),
+        cases.count_cases(session, matching),
+        cases.list_sites(session),
+        [(one.id, one.name) for one in list_eligible_annotators(session)],
+        datetime.now(page.zone).date(),
     )
-    return page.render("cells.html", view=view, search=search, state=state, site=site)
+    return page.render("cells.html", view=view, asked=asked, changed=changed, chosen=chosen)
+
+
+@router.get("/cells.csv")
+def export_cells(page: LeadPage, asked: Asked) -> Response:
+    """The cells of a table as a file."""
+    header = (
+        *("id", "cell", "patient", "site", "partition", "class", "class_prob", "disagreement_prob"),
+        *("labels", "due", "assigned_to", "stored"),
+    )
+    return csv_file("cells", header, _rows(page, asked))
+
+
+def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
+    for offset in range(0, MOST_ROWS, PAGE_LENGTH):
+        items = cases.list_sorted_cases(
+            page.session, asked.filter(page), asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH
+        )
+        reads = cases.next_open_reads(page.session, [uuid.UUID(case.id) for case in items])
+        for case in items:
+            probs = case.prediction.class_probs if case.prediction else {}
+            leader = max(probs, key=lambda code: probs[code], default=None)
+            wanted = reads.get(case.id)
+            yield (
+                *(case.id, case.external_id, case.patient, case.site, case.partition),
+                *(leader, leader and probs[leader], case.prediction and case.prediction.disagreement_prob),
+                *(case.n_labels, wanted and wanted.due_at, wanted and wanted.asked_of, case.created_at),
+            )
+        if len(items) < PAGE_LENGTH:
+            return
+
+
+@router.post("/cells/reads")
+def change_reads(
+    page: ManagerForm,
+    asked: Asked,
+    act: Annotated[Literal["assign", "due"], Form()],
+    cell: Annotated[list[uuid.UUID], Form(max_length=PAGE_LENGTH)],
+    annotator: Annotated[uuid.UUID | Literal[""], Form()] = "",
+    due: Annotated[date | Literal[""], Form()] = "",
+) -> Response:
+    """Assign the open reads of the chosen cells, or set when these are due."""
+    keys = page.context.keys.audit
+    if act == "assign":
+        if not annotator:
+            raise InvalidValue("choose an annotator")
+        changed = assign_open_reads(page.session, keys, page.principal, cell, annotator)
+    else:
+        if not due:
+            raise InvalidValue("choose a date")
+        changed = set_due_day(page.session, keys, page.principal, cell, due, page.zone)
+    n_cells = len({request.case_id for request in changed})
+    return redirect_to(asked.address(page=asked.page, changed=n_cells, chosen=len(cell)))
 
 
 @router.get("/cells/{case_id}/thumbnail")

@@ -1,15 +1,24 @@
 """The page of all cells finds each of them, and the navigation has six items for leads and three for annotators."""
 
+import csv
 import io
 import re
+import uuid
+from datetime import timedelta
 
+import httpx2 as httpx
 import pytest
 from PIL import Image
+from sqlalchemy import select
 
+from app.database.tables import Annotator, ReaderDraw, ReadRequest
 from app.http.principal import ROLE_SCOPES
 from app.maintenance.erasure import erase_patient_everywhere
+from app.metrics.dataset import pack_dataset_ids
+from app.metrics.load import load_dataset
+from app.metrics.service import release_or_champion
 from app.web.navigation import navigation_for
-from tests.app.test_leases import all_once, answer_next, classes_of, set_policy
+from tests.app.test_leases import all_once, answer_next, classes_of, read_next, set_policy
 from tests.support.service import Service, cell_png, store
 
 
@@ -17,7 +26,7 @@ def found(service: Service, **query: str) -> set[str]:
     """External ids that the page lists."""
     page = service.get("admin", "/cells", params=query).text
     listed = set(re.findall(r"<bdi>(cell [a-z]+)</bdi></a></td>", page))
-    assert re.search(rf">{len(listed)} cells?,", page)
+    assert re.search(rf">{len(listed)} cells?<", page)
     return listed
 
 
@@ -61,6 +70,74 @@ def test_a_cell_is_found_in_every_state_by_what_people_know_of_it(ward: Service)
         assert found(ward, state=state) == expected, state
     assert found(ward, site="South", search="new") == {"cell new"}
     assert ward.get("admin", "/cells", params={"state": "lost"}).status_code == 422
+
+
+def in_order(service: Service, sort: str, *, down: bool) -> list[str]:
+    page = service.get("viewer", "/cells", params={"sort": sort, "down": down}).text
+    return [name.removeprefix("cell ") for name in re.findall(r"<bdi>(cell [a-z]+)</bdi></a></td>", page)]
+
+
+def test_the_table_and_its_file_are_sorted_by_each_column(ward: Service) -> None:
+    disagreement = {
+        case["external_id"][5:]: case["prediction"]["disagreement_prob"] for case in ward.items("/v1/cases")
+    }
+    by_disagreement = sorted(disagreement, key=lambda name: disagreement[name])
+    for sort, ascending in {
+        "cell": ["disputed", "new", "read"],
+        "patient": ["read", "disputed", "new"],
+        "stored": ["read", "disputed", "new"],
+        "disagreement": by_disagreement,
+    }.items():
+        assert in_order(ward, sort, down=False) == ascending, sort
+        assert in_order(ward, sort, down=True) == ascending[::-1], sort
+    assert in_order(ward, "labels", down=False)[0] == "new"
+    assert in_order(ward, "due", down=False)[-1] == "read"  # no read of it is open
+    rows = list(csv.DictReader(io.StringIO(ward.get("viewer", "/cells.csv?sort=cell&down=false&site=South").text)))
+    assert [(row["cell"], row["patient"], int(row["labels"])) for row in rows] == [
+        ("cell disputed", "P-18", 2),
+        ("cell new", "P-19", 0),
+    ]
+    assert float(rows[1]["class_prob"]) > 1 / 9
+
+
+def change_reads(service: Service, who: str, case_ids: list[str], **fields: str) -> httpx.Response:
+    """What the form below the table sends."""
+    return service.post(who, "/cells/reads", data={"cell": case_ids, **fields}, follow_redirects=False)
+
+
+@pytest.mark.both_databases
+def test_reads_are_assigned_by_hand_to_who_has_not_met_the_cell_and_are_no_random_draw(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9, draw_readers=True)
+    ids = [store(service, f"cell {number}", cell_png(number), {}, patient=f"P-{number}") for number in range(4)]
+    (anna,) = service.scalars(select(Annotator.id).where(Annotator.name == "anna"))
+    read = read_next(service, "anna")
+    service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
+    changed = change_reads(service, "admin", ids, act="assign", annotator=str(anna))
+    assert changed.headers["Location"] == "/cells?changed=3&chosen=4"
+    assert "1 cell stays as it is" in service.get("admin", changed.headers["Location"]).text
+    declined = uuid.UUID(service.case_of("anna", read["case_id"]))
+    asked_of_anna = set(service.scalars(select(ReadRequest.case_id).where(ReadRequest.annotator_id == anna)))
+    assert asked_of_anna | {declined} == {uuid.UUID(case_id) for case_id in ids}
+    by_hand = set(service.scalars(select(ReaderDraw.case_id).where(ReaderDraw.probability.is_(None))))
+    with service.context.database.read() as session:
+        columns = load_dataset(session, *release_or_champion(session, None))
+    ids_of = [uuid.UUID(bytes=packed) for packed in pack_dataset_ids(columns)]
+    assert list(columns.drawn) == [case_id not in by_hand for case_id in ids_of]
+    (event,) = [one for one in service.items("/v1/audit-events", "admin") if one["action"] == "request.assign"]
+    assert len(event["details"]["requests"]) == 3
+
+
+def test_a_due_date_is_that_of_all_cells_of_the_patient_and_never_in_the_past(service: Service) -> None:
+    all_once(service)
+    ids = [store(service, f"cell {n}", cell_png(n), {}, patient=f"P-{n // 2}") for n in range(4)]
+    day = (service.context.clock() + timedelta(days=1)).date()
+    assert change_reads(service, "admin", ids[:1], act="due", due=day.isoformat()).status_code == 303
+    due = {str(row.case_id): row.due_on == day.isoformat() for row in service.scalars(select(ReadRequest))}
+    assert [due[case_id] for case_id in ids] == [True, True, False, False]
+    for fields in ({"due": "2020-01-01"}, {"due": ""}, {"due": day.isoformat(), "act": "assign"}):
+        assert change_reads(service, "admin", ids, **{"act": "due", **fields}).status_code == 422
+    for who in ("viewer", "anna"):
+        assert change_reads(service, who, ids, act="due", due=day.isoformat()).status_code == 403
 
 
 def test_the_page_is_for_leads_and_forgets_who_is_erased(ward: Service) -> None:

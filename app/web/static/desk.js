@@ -55,3 +55,29 @@ for (const search of document.querySelectorAll("[data-narrows]")) {
     if (told) told.textContent = wanted ? t("{n} of {total} shown", { n: shown, total: rows.length }) : "";
   });
 }
+
+// One box ticks all of a page, Shift a range; the number of those that are ticked stands next to what is done to them.
+for (const whole of document.querySelectorAll("[data-check-all]")) {
+  const boxes = [...whole.form.querySelectorAll("input[type=checkbox]:not([data-check-all])")];
+  const told = whole.form.querySelector("[data-checked]");
+  let last = 0;
+  const count = () => {
+    const n = boxes.filter((box) => box.checked).length;
+    whole.checked = n === boxes.length;
+    whole.indeterminate = n > 0 && !whole.checked;
+    told.textContent = t("{n} selected", { n });
+    for (const button of whole.form.querySelectorAll("button[name=act]")) button.disabled = n === 0;
+  };
+  whole.hidden = false;
+  whole.addEventListener("change", () => {
+    for (const box of boxes) box.checked = whole.checked;
+    count();
+  });
+  boxes.forEach((box, place) => box.addEventListener("click", (event) => {
+    const [from, to] = [Math.min(last, place), Math.max(last, place)];
+    if (event.shiftKey) for (const other of boxes.slice(from, to + 1)) other.checked = box.checked;
+    last = place;
+    count();
+  }));
+  count();
+}
