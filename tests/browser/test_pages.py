@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from app.http.openapi import EXAMPLES
-from tests.browser.conftest import HOSTILE, Person, pack, read_by_outsiders
+from tests.browser.conftest import HOSTILE, Person, pack, read_by_outsiders, until
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
@@ -282,8 +282,13 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
     assert "lost" in page.inner_text("table")
     # the page asks for the report, and shows it once the worker has made it
     page.goto(f"{installation.address}/report?partition=all")
+
+    def is_of_all() -> bool:  # a report from before the import is shown first
+        page.reload()
+        return f"{n_labels} labels" in page.inner_text("h2 >> nth=0")
+
+    until(page, is_of_all, "the report has all labels", 40)
     page.wait_for_selector(".findings", timeout=patient(40_000))
-    assert f"{n_labels} labels" in page.inner_text("h2 >> nth=0")
     assert page.locator(".findings > li").count() == 5
     card = page.locator(".findings").evaluate("one => one.clientWidth")
     for sentence in page.locator(".findings summary").all():
@@ -299,7 +304,7 @@ def test_a_leads_morning(browser: Browser, installation: Installation, n_labels:
     with page.expect_download() as download:
         page.click("section.card:has(.panels) >> text=Numbers as CSV")
     header, *rows = Path(download.value.path()).read_text().splitlines()
-    assert header.startswith("class,low,high,n,mean_prob,mean_freq")
+    assert header.startswith("class,name,low,high,n,mean_prob,mean_freq")
     assert len(rows) == 8 * 15
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()

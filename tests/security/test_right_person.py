@@ -41,7 +41,7 @@ both_databases = pytest.mark.both_databases
 def labels(service: Service) -> list[tuple[str, str | None]]:
     """Annotator and class of every label."""
     named = select(Annotator.name, Label.class_code).join(Label, Label.annotator_id == Annotator.id)
-    return [(row[0], row[1]) for row in service.rows(named)]
+    return [(row[0], row[1]) for row in service.rows(named.order_by(Label.id))]
 
 
 def answer_form(service: Service, cookie: dict[str, str], case_id: str) -> str:
