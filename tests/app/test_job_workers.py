@@ -398,7 +398,7 @@ def test_whether_a_worker_lives_is_seen_by_its_lock(service: Service) -> None:
     wait_until(lambda: living() == 0)
 
 
-@pytest.mark.one_database
+@pytest.mark.sqlite_only
 def test_on_sqlite_there_is_one_worker(service: Service) -> None:
     first = executor_for(service, lambda _: {})
     second = JobExecutor(service.context, FUNCTIONS)

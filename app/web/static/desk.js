@@ -59,14 +59,14 @@ for (const search of document.querySelectorAll("[data-narrows]")) {
 // One box ticks all of a page, Shift a range; the number of those that are ticked stands next to what is done to them.
 for (const whole of document.querySelectorAll("[data-check-all]")) {
   const boxes = [...whole.form.querySelectorAll("input[type=checkbox]:not([data-check-all])")];
-  const told = whole.form.querySelector("[data-checked]");
+  const [told, bar] = [whole.form.querySelector("[data-checked]"), whole.form.querySelector("[data-bulk]")];
   let last = 0;
   const count = () => {
     const n = boxes.filter((box) => box.checked).length;
     whole.checked = n === boxes.length;
     whole.indeterminate = n > 0 && !whole.checked;
     told.textContent = t("{n} selected", { n });
-    for (const button of whole.form.querySelectorAll("button[name=act]")) button.disabled = n === 0;
+    bar.hidden = n === 0;
   };
   whole.hidden = false;
   whole.addEventListener("change", () => {
