@@ -89,11 +89,11 @@ mutation: $(VENV)/.installed-dev
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/mutmut run
 	$(VENV)/bin/mutmut results
 
-# make test-under-load   the tests with eight busy processes next to them: slow, and as green
+# make test-under-load   `make test` with eight busy processes next to them: slow, and as green
 test-under-load: $(VENV)/.installed-dev
 	@pids=; for i in 1 2 3 4 5 6 7 8; do $(VENV)/bin/python -c 'while True: pass' & pids="$$pids $$!"; done; \
 	  trap "kill $$pids" EXIT INT TERM; \
-	  SECONDREAD_TEST_PATIENCE=10 $(PYTEST) -m "not heavy and not gpu"
+	  SECONDREAD_TEST_PATIENCE=10 $(PYTEST) -m "not slow and not heavy and not gpu"
 
 # make sabotage   undo each control of the service while its test runs, and see the test fail
 sabotage: $(VENV)/.installed-dev

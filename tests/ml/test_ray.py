@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from ml.scoring.pool import ShardWork, connect_to_ray, run_missing, run_on_ray
 from ml.scoring.shards import PartDocument, ShardError
@@ -22,6 +24,13 @@ from tests.support.shards import joined, left_over, manifest, one_run, write_ima
 
 MARK = "SECONDREAD_TEST_OF_RAY"
 COMMAND = [sys.executable, "-c", "from app.cli.main import main; main()"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """Two clusters that begin at the same moment can take each other's ports."""
+    with FileLock(Path(tempfile.gettempdir()) / "secondread-ray.lock"):
+        yield
 
 
 @pytest.fixture(scope="module")
