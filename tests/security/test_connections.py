@@ -213,7 +213,7 @@ def test_sign_ins_of_one_address_wait_outside_and_are_then_asked_to_come_back(
     with Installation(tmp_path / "home") as made:
         made.prepare(tiny_release)
         made.environment |= {"SECONDREAD_WORKER": "false", "SECONDREAD_REQUESTS_AT_ONCE": "3"}
-        patient_for_a_second = "from app.http import middleware as f; from dataclasses import replace"
+        patient_for_a_second = "from app.http import limiter as f; from dataclasses import replace"
         patient_for_a_second += "; f.CALLER_REQUESTS = replace(f.CALLER_REQUESTS, wait_seconds=1.0)"
         start(made, f"{patient_for_a_second}\n{_HELD}")
         statuses: list[int] = []
