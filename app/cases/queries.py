@@ -233,6 +233,31 @@ def page_by_need(
     return list(session.execute(statement.limit(limit)).scalars())
 
 
+def neighbours_of(
+    session: Session, case: Case, chosen: CaseFilter, *, by_need: bool
+) -> tuple[uuid.UUID | None, uuid.UUID | None]:
+    """The cases before and after one in a list, newest first or those in most need first; it may have left the list."""
+    columns = (Case.need, Case.id) if by_need else (Case.id,)
+    here = tuple(getattr(case, column.key) for column in columns)
+    listed = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).limit(1)
+    listed = listed.where(Case.waiting.is_(True)) if by_need else listed
+    before = listed.where(tuple_(*columns) > here).order_by(*columns)
+    after = listed.where(tuple_(*columns) < here).order_by(*(column.desc() for column in columns))
+    return session.execute(before).scalar_one_or_none(), session.execute(after).scalar_one_or_none()
+
+
+#: Labels, the newest ones, among which cells with five labels are looked for.
+_RECENT_LABELS = 5_000
+
+
+def has_five_labels(session: Session) -> bool:
+    """Whether a cell that was labelled lately has five labels, so that consensus among five annotators is seen."""
+    recent = select(CountedLabel.case_id).where(CountedLabel.kind == "label").order_by(CountedLabel.id.desc())
+    labels = recent.limit(_RECENT_LABELS).subquery()
+    several = select(labels.c.case_id).group_by(labels.c.case_id).having(func.count() >= 5).limit(1)
+    return session.execute(several).first() is not None
+
+
 def is_empty(session: Session) -> bool:
     """Whether no case was ever stored."""
     return session.execute(select(Case.id).limit(1)).first() is None

@@ -1,10 +1,12 @@
-"""Page of all cells: every state, one search, and a thumbnail of each."""
+"""Page of all cells: every state, one search, a thumbnail of each, and the way from one cell to the next."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
+from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
@@ -19,6 +21,42 @@ PAGE_LENGTH = 100
 
 
 @dataclass(frozen=True)
+class CellFilter:
+    """What a list of cells was narrowed to, and its order."""
+
+    search: str = ""
+    state: cases.CaseState | Literal[""] = ""
+    site: str = ""
+    # empty: newest first; need: the worklist
+    order: Literal["", "need"] = ""
+
+    @property
+    def query(self) -> str:
+        """The same as parameters of an address, empty for all cells."""
+        return urlencode({name: value for name, value in vars(self).items() if value})
+
+    def chosen(self, session: Session) -> cases.CaseFilter:
+        """Filter of the cells; a search of all cells covers the names of classes as well."""
+        wanted, names = self.search.strip(), {} if self.order else class_names(session)
+        classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
+        return cases.CaseFilter(
+            search=wanted or None, searched_classes=classes, state=self.state or None, site=self.site or None
+        )
+
+
+def _cell_filter(
+    search: Annotated[PageText, Query(max_length=200)] = "",
+    state: Annotated[cases.CaseState | Literal[""], Query()] = "",
+    site: Annotated[PageText, Query(max_length=200)] = "",
+    order: Annotated[Literal["", "need"], Query()] = "",
+) -> CellFilter:
+    return CellFilter(search, state, site, order)
+
+
+AskedCells = Annotated[CellFilter, Depends(_cell_filter)]
+
+
+@dataclass(frozen=True)
 class CellList:
     """A page of cells, the names of the classes, how many match, and the sites to choose from."""
 
@@ -30,23 +68,18 @@ class CellList:
 
 @router.get("/cells")
 def show_cells(
-    page: LeadPage,
-    search: Annotated[PageText, Query(max_length=200)] = "",
-    state: Annotated[cases.CaseState | Literal[""], Query()] = "",
-    site: Annotated[PageText, Query(max_length=200)] = "",
-    cursor: Annotated[PageText | None, Query(max_length=100)] = None,
+    page: LeadPage, asked: AskedCells, cursor: Annotated[PageText | None, Query(max_length=100)] = None
 ) -> Response:
     """Cells in every state, newest first; the search covers identifiers, patients, sites, annotators and labels."""
-    names, wanted = class_names(page.session), search.strip()
-    classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
-    chosen = cases.CaseFilter(search=wanted or None, searched_classes=classes, state=state or None, site=site or None)
+    asked = replace(asked, order="")
+    chosen = asked.chosen(page.session)
     view = CellList(
         cases.list_cases(page.session, chosen, cursor, PAGE_LENGTH),
-        names,
+        class_names(page.session),
         cases.count_cases(page.session, chosen),
         cases.list_sites(page.session),
     )
-    return page.render("cells.html", view=view, search=search, state=state, site=site)
+    return page.render("cells.html", view=view, asked=asked)
 
 
 @router.get("/cells/{case_id}/thumbnail")
