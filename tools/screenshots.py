@@ -56,7 +56,7 @@ def keep(page: Page, folder: Path, name: str) -> None:
         page.set_viewport_size({"width": width, "height": height})
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
-            page.wait_for_timeout(1100)  # bars move for a second
+            page.wait_for_timeout(100)  # the viewer fits its image to the screen
             shot = Image.open(io.BytesIO(page.screenshot()))
             palette = shot.convert("RGB").quantize(128, method=Image.Quantize.MEDIANCUT)
             palette.save(folder / f"{name}-{scheme}-{device}.png", optimize=True)

@@ -13,7 +13,7 @@ from app.cases import queries
 from app.cases.schemas import CaseOut
 from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction
-from app.http.models import PredictionOut, TriageOut
+from app.http.models import ConsensusOut, PredictionOut, TriageOut
 from app.predictions.service import (
     AnswerSetQuery,
     PublishedSets,
@@ -109,6 +109,7 @@ def prediction_out(
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(classes, intervals, strict=True)),
+        consensus=None if unlike else ConsensusOut.by_class(classes, summary.consensus),
         answer_set=build_answer_set(sets, AnswerSetQuery(distribution.class_probs, classes, site=site, unlike=unlike)),
         triage=TriageOut(**vars(decision)),
         out_of_distribution=likeness.out_of_distribution,

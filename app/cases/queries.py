@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import (
@@ -221,17 +221,14 @@ def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | No
     return list(session.execute(statement.limit(limit)).scalars())
 
 
-#: What a table of cells is sorted by; ``-`` in front: the other way round.
-CaseSort = Literal["stored", "cell", "patient", "site", "disagreement", "labels", "due"]
+#: What a list of cells is sorted by.
+CaseSort = Literal["stored", "cell", "patient", "site", "disagreement", "labels", "due", "need"]
 
 
-def sorted_cases(
-    session: Session, chosen: CaseFilter, sort: CaseSort, *, down: bool, offset: int, limit: int
-) -> list[Case]:
-    """Cases in some order, those without a value last, and of equal ones the newest first."""
+def _sort_key(sort: CaseSort) -> ColumnElement[Any]:
     of_case = CasePrediction.case_id == Case.id
     disagreement = select(CasePrediction.disagreement_prob).where(of_case).order_by(*champion_first_order()).limit(1)
-    head = active_labels().with_only_columns(func.count()).where(CountedLabel.case_id == Case.id).order_by(None)
+    heads = active_labels().with_only_columns(func.count()).where(CountedLabel.case_id == Case.id).order_by(None)
     wanted = (ReadRequest.case_id == Case.id, ReadRequest.state.in_(("open", "leased")))
     keys: dict[CaseSort, ColumnElement[Any]] = {
         "stored": Case.created_at.expression,
@@ -239,13 +236,41 @@ def sorted_cases(
         "patient": func.lower(Case.patient),
         "site": func.lower(Case.site),
         "disagreement": disagreement.correlate(Case).scalar_subquery(),
-        "labels": head.correlate(Case).scalar_subquery(),
+        "labels": heads.correlate(Case).scalar_subquery(),
         "due": select(func.min(ReadRequest.due_at)).where(*wanted).correlate(Case).scalar_subquery(),
+        "need": Case.need.expression,
     }
-    key = keys[sort]
+    return keys[sort]
+
+
+def sorted_cases(
+    session: Session, chosen: CaseFilter, sort: CaseSort, *, down: bool, offset: int, limit: int
+) -> list[Case]:
+    """Cases in some order, those without a value last, and of equal ones the newest first."""
+    key = _sort_key(sort)
     ordered = (key.desc() if down else key.asc()).nulls_last()
     statement = select(Case).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(ordered, Case.id.desc())
     return list(session.execute(statement.offset(offset).limit(limit)).scalars())
+
+
+def neighbours_of(
+    session: Session, case: Case, chosen: CaseFilter, sort: CaseSort, *, down: bool
+) -> tuple[uuid.UUID | None, uuid.UUID | None]:
+    """The cases before and after one in a sorted list, which it may have left."""
+    key = _sort_key(sort)
+    value = session.execute(select(key).where(Case.id == case.id)).scalar_one()
+    listed = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).limit(1)
+    if value is None:  # among those without a value, which come last
+        is_before, is_after = or_(key.is_not(None), Case.id > case.id), and_(key.is_(None), Case.id < case.id)
+    else:
+        larger, smaller = key > value, key < value
+        earlier, later = (larger, smaller) if down else (smaller, larger)
+        is_before = or_(earlier, and_(key == value, Case.id > case.id))
+        is_after = or_(later, and_(key == value, Case.id < case.id), key.is_(None))
+    forward, backward = (key.desc(), key.asc()) if down else (key.asc(), key.desc())
+    before = listed.where(is_before).order_by(backward.nulls_first(), Case.id)
+    after = listed.where(is_after).order_by(forward.nulls_last(), Case.id.desc())
+    return session.execute(before).scalar_one_or_none(), session.execute(after).scalar_one_or_none()
 
 
 def page_by_need(
@@ -258,6 +283,18 @@ def page_by_need(
     if after is not None:
         statement = statement.where(tuple_(Case.need, Case.id) < after)
     return list(session.execute(statement.limit(limit)).scalars())
+
+
+#: Labels, the newest ones, among which cells with five labels are looked for.
+_RECENT_LABELS = 5_000
+
+
+def has_five_labels(session: Session) -> bool:
+    """Whether a cell that was labelled lately has five labels, so that consensus among five annotators is seen."""
+    recent = select(CountedLabel.case_id).where(CountedLabel.kind == "label").order_by(CountedLabel.id.desc())
+    labels = recent.limit(_RECENT_LABELS).subquery()
+    several = select(labels.c.case_id).group_by(labels.c.case_id).having(func.count() >= 5).limit(1)
+    return session.execute(several).first() is not None
 
 
 def is_empty(session: Session) -> bool:

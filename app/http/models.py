@@ -199,6 +199,25 @@ _Low = Annotated[float, AfterValidator(lambda end: math.floor(end * 1e6) / 1e6)]
 _High = Annotated[float, AfterValidator(lambda end: math.ceil(end * 1e6) / 1e6)]
 
 
+class ConsensusOut(ResponseModel):
+    """Probabilities of consensus among further annotators, by class; else they are split."""
+
+    at_least: int
+    of: int
+    class_probs: dict[str, float]
+    split: float
+    pair_probs: dict[str, float]
+
+    @classmethod
+    def by_class(cls, classes: list[str], probs: tuple[list[float], list[float]] | None) -> "ConsensusOut | None":
+        """Probabilities that four of five, and that both of two, name each class; None where they are not known."""
+        if probs is None:
+            return None
+        four, both = (dict(zip(classes, values, strict=True)) for values in probs)
+        split = max(0.0, 1 - sum(probs[0]))
+        return ConsensusOut(at_least=4, of=5, class_probs=four, split=split, pair_probs=both)
+
+
 class DistributionOut(ResponseModel):
     """A predictive distribution."""
 
@@ -208,6 +227,7 @@ class DistributionOut(ResponseModel):
     disagreement_calibrated: bool
     disagreement_constant: bool
     class_intervals: dict[str, tuple[_Low, _High]] | None
+    consensus: ConsensusOut | None = None
     answer_set: AnswerSetOut | None = None
 
 

@@ -25,7 +25,7 @@ from app.database.tables import (
     ReadRequest,
     time_of,
 )
-from app.http.models import AnswerSetOut, PosteriorOut
+from app.http.models import AnswerSetOut, ConsensusOut, PosteriorOut
 from app.labels.leases import LockedCaseContext, lock_case_context
 from app.labels.queries import own_mass
 from app.predictions.service import AnswerSetQuery, build_answer_set, current_published_sets, stored_prediction
@@ -166,6 +166,7 @@ def posterior_out(
         disagreement_calibrated=summary.disagreement_calibrated,
         disagreement_constant=summary.disagreement_constant,
         class_intervals=None if intervals is None else dict(zip(posterior.classes, intervals, strict=True)),
+        consensus=None if withheld else ConsensusOut.by_class(posterior.classes, summary.consensus),
         answer_set=answer_set,
         n_labels=posterior.n_labels,
         label_counts=dict(zip(posterior.classes, posterior.label_counts[0].tolist(), strict=True)),

@@ -47,6 +47,9 @@ class EvaluationDataset:
     pi: FloatArray
     class_probs: FloatArray
     disagreement_probs: FloatArray
+    # (N, 4) probability that at least four of five name the leading class, and another; that both of two do; NaN
+    # without a concentration
+    consensus: FloatArray
     # (N, K) blind planned labels
     label_counts: IntArray
     # (N,) fall of the loss by one label over all splits of these; NaN with fewer than two labels or without a
@@ -99,6 +102,7 @@ class EvaluationDataset:
             pi=np.zeros(n),
             class_probs=np.zeros((n, k)),
             disagreement_probs=np.zeros(n),
+            consensus=np.full((n, 4), np.nan),
             label_counts=np.zeros((n, k), dtype=np.int64),
             posterior_gain=np.full(n, np.nan),
             annotators=np.zeros((n, MAX_KNOWN_ANNOTATORS), dtype=np.int64),

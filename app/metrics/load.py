@@ -14,6 +14,7 @@ from app.metrics.cohort import cluster_name
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.queries import LabelRow, blind_labels, match_any_id
 from app.predictions.service import stored_predictions
+from ml.distributions.decisions import consensus_probs
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms
 from ml.util.arrays import FloatArray
@@ -109,6 +110,7 @@ def _build_block(session: Session, classes: list[str], rows: list[Any], inside: 
     columns.stain[:] = [(np.nan,) * 3 if row.stain is None else row.stain for row in rows]
     columns.class_probs[:] = [row.class_probs for row in rows]
     columns.disagreement_probs[:] = _recompute_disagreement(rows)
+    _fill_consensus(columns, rows)
     _fill_requests(session, columns, row_of, inside)
     _fill_labels(session, columns, row_of, inside)
     _fill_gain(columns, rows)
@@ -120,6 +122,16 @@ def _recompute_disagreement(rows: list[Any]) -> FloatArray:
     if any(row.members is not None for row in rows):
         return np.array([stored_predictions([row]).disagreement_probs[0] for row in rows], dtype=np.float64)
     return np.asarray(stored_predictions(rows).disagreement_probs)
+
+
+def _fill_consensus(columns: EvaluationDataset, rows: list[Any]) -> None:
+    distribution, row = stored_predictions(rows), np.arange(len(rows))
+    if not has_concentration(distribution):
+        return
+    leading = columns.class_probs.argmax(axis=1)
+    for place, named in ((0, consensus_probs(distribution)), (2, consensus_probs(distribution, 2))):
+        columns.consensus[:, place] = named[row, leading]
+        columns.consensus[:, place + 1] = named.sum(axis=1) - named[row, leading]
 
 
 def _fill_labels(session: Session, columns: EvaluationDataset, row_of: dict[uuid.UUID, int], inside: _Inside) -> None:

@@ -25,7 +25,7 @@ from app.storage.bundles import SharedFolders
 from ml.util.files import file_sha256, sync_file, sync_folder, write_json
 
 _log = structlog.get_logger("secondread")
-_VERSION = 12
+_VERSION = 13
 _SNAPSHOTS, _MANIFEST_NAME, _BY_ID = "snapshots", "snapshot.json", "by_id.npy"
 # a snapshot is rewritten when more cases than this have changed: reading them costs more than the rest
 _MAX_CHANGED_CASES = 250

@@ -153,4 +153,5 @@ def build_report_parts(
         what_if=statistics.simulate_second_read_shares(cohort, quantiles, workload),
         designs=metric_service.simulate_designs(cohort, current_policy(session).audit_rate),
         quantiles=quantiles,
+        consensus=statistics.compare_consensus(cohort),
     )

@@ -16,6 +16,16 @@ class SaidOut(ResponseModel):
     seen: MetricOut
 
 
+class ConsensusRowOut(SaidOut):
+    """How often annotators of a cell name the leading class, or another, or none by consensus; predicted and seen.
+
+    ``of``: five annotators, of whom four agree, where a cell has five labels; else two, who both do.
+    """
+
+    of: Literal[2, 5]
+    event: Literal["leading", "other", "split"]
+
+
 class ShareOut(ResponseModel):
     """What reading a share of the cases twice catches of all disagreements."""
 
@@ -113,6 +123,7 @@ class ReportParts(ResponseModel):
     designs: list[DesignOut]
     # disagreement probabilities of recent cases at 0, 1, … 100%
     quantiles: list[float] = Field(default_factory=list)
+    consensus: list[ConsensusRowOut] = Field(default_factory=list)
 
 
 class ReportBody(ReportParts):

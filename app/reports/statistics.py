@@ -4,10 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import comb
 from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,7 @@ from app.database.tables import Annotator, Case, CountedLabel, ReadRequest
 from app.http.models import MetricOut
 from app.metrics.service import Cohort
 from app.reports.schemas import (
+    ConsensusRowOut,
     DurationOut,
     FindingsOut,
     PairOut,
@@ -36,6 +38,7 @@ SURE = 0.8
 #: Shares of the cases for which the policy's page says what reading them twice would catch.
 SHARES = tuple(round(0.05 * number, 2) for number in range(1, 20))
 #: Pairs of classes, sites and months that are shown.
+_EVENTS: tuple[Literal["leading", "other", "split"], ...] = ("leading", "other", "split")
 _MOST_PAIRS, _MOST_SITES, _MOST_MONTHS = 8, 12, 12
 _Mask = npt.NDArray[np.bool_]
 
@@ -123,6 +126,30 @@ def _agreement_between(cohort: Cohort, twice: _Mask) -> MetricOut | None:
     if sample.rows.size < 2:
         return None
     return _estimate_mean(1 - observed_disagreement(cohort.columns.label_counts[sample.rows]), sample)
+
+
+def compare_consensus(cohort: Cohort) -> list[ConsensusRowOut]:
+    """Predicted and observed consensus among five labels of a cell, where it has them, else between two."""
+    # Of n labels every choice of five, or of two, is as good as any other: the mean over all of them is unbiased.
+    data, twice = cohort.columns, _read_twice(cohort) & ~np.isnan(cohort.columns.consensus[:, 0])
+    five, rows = data.n_labels >= 5, []
+    for place, of, chosen in ((0, 5, five), (2, 2, ~five)):
+        sample = _select_sample(cohort, twice & chosen, cohort.weight2)
+        if sample.rows.size < 2:
+            continue
+        counts, n_labels = data.label_counts[sample.rows], data.n_labels[sample.rows, None]
+        agreeing = comb(counts, of) + (comb(counts, 4) * (n_labels - counts) if of == 5 else 0)
+        agreeing = agreeing / comb(n_labels, of)
+        leading = agreeing[np.arange(len(agreeing)), data.class_probs[sample.rows].argmax(axis=1)]
+        seen = np.column_stack([leading, agreeing.sum(axis=1) - leading])
+        said = data.consensus[sample.rows, place : place + 2]
+        for k, event in enumerate(_EVENTS):
+            values = [1 - part.sum(axis=1) if event == "split" else part[:, k] for part in (said, seen)]
+            mean_prediction = float(np.average(values[0], weights=sample.weight))
+            rows.append(
+                ConsensusRowOut(of=of, event=event, said=mean_prediction, seen=_estimate_mean(values[1], sample))
+            )
+    return rows
 
 
 def rank_confused_pairs(cohort: Cohort) -> list[PairOut]:

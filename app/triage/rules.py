@@ -6,7 +6,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from ml.distributions.decisions import class_intervals, expected_gain, further_labels_expected, majority_prob
+from ml.distributions.decisions import (
+    class_intervals,
+    consensus_probs,
+    expected_gain,
+    further_labels_expected,
+    majority_prob,
+)
 from ml.distributions.families import DirichletCpe, PredictiveDistribution, has_concentration
 from ml.messages import Message, Number, Share, messages
 from ml.metrics.selection import graded_probabilities, graded_scale
@@ -194,6 +200,8 @@ class PredictionSummary:
     disagreement_constant: bool
     # (K, 2), 95 %
     class_intervals: list[tuple[float, float]] | None
+    # probabilities (K,) that at least four of five further annotators name each class, and that both of two do
+    consensus: tuple[list[float], list[float]] | None
 
 
 @dataclass(frozen=True)
@@ -212,10 +220,11 @@ def summarise_prediction(distribution: PredictiveDistribution) -> PredictionSumm
     disagreement, stated = float(distribution.disagreement_probs[0]), distribution.stated_disagreement
     constant = stated is not None and not np.isnan(stated[0])
     if not has_concentration(distribution):
-        return PredictionSummary(probs, None, disagreement, False, constant, None)
+        return PredictionSummary(probs, None, disagreement, False, constant, None, None)
     intervals = [(float(low), float(high)) for low, high in class_intervals(distribution)[0]]
     a = float(distribution.log_concentration[0]) if isinstance(distribution, DirichletCpe) else None
-    return PredictionSummary(probs, a, disagreement, True, constant, intervals)
+    four_of_five, both = (consensus_probs(distribution, of)[0].tolist() for of in (5, 2))
+    return PredictionSummary(probs, a, disagreement, True, constant, intervals, (four_of_five, both))
 
 
 def summarise_posterior(distribution: PredictiveDistribution, target_error: float) -> PosteriorSummary:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
+from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
@@ -27,7 +28,7 @@ _Text = Annotated[PageText, Query(max_length=200)]
 
 @dataclass(frozen=True)
 class CellQuery:
-    """Which cells a table shows, in which order, from where on."""
+    """Which cells a list shows, in which order, from which page on; sorted by need it is the worklist."""
 
     search: str = ""
     state: cases.CaseState | Literal[""] = ""
@@ -36,24 +37,27 @@ class CellQuery:
     down: bool = True
     page: int = 1
 
+    @property
+    def query(self) -> str:
+        """The same as parameters of an address, empty for the newest of all cells."""
+        return self.address("").removeprefix("?")
+
     def address(self, path: str = "/cells", **changes: object) -> str:
-        """Address of the table, with some of it changed."""
-        given = vars(self) | {"page": 1} | changes
-        usual = vars(CellQuery())
+        """Address of the first page of the list, with some of it changed."""
+        given, usual = vars(self) | {"page": 1} | changes, vars(CellQuery())
         query = {name: value for name, value in given.items() if name not in usual or value != usual[name]}
         return f"{path}?{urlencode(query)}" if query else path
 
     def sorted_by(self, column: cases.CaseSort) -> str:
-        """Address of the table sorted by a column; the other way round if it is sorted by it already."""
+        """Address of the list sorted by a column; the other way round if it is sorted by it already."""
         return self.address(sort=column, down=not self.down if column == self.sort else column in _DOWN_FIRST)
 
-    def filter(self, page: Page) -> cases.CaseFilter:
-        """The cells that match."""
-        wanted, names = self.search.strip(), class_names(page.session)
+    def filter(self, session: Session) -> cases.CaseFilter:
+        """The cells that match; a search of all cells covers the names of classes as well."""
+        wanted, names = self.search.strip(), {} if self.sort == "need" else class_names(session)
         classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
-        return cases.CaseFilter(
-            search=wanted or None, searched_classes=classes, state=self.state or None, site=self.site or None
-        )
+        state = "to_read" if self.sort == "need" else self.state or None
+        return cases.CaseFilter(search=wanted or None, searched_classes=classes, state=state, site=self.site or None)
 
 
 #: Columns of which the largest are looked for.
@@ -71,8 +75,8 @@ def _query_of(
     return CellQuery(search, state, site, sort, down, page)
 
 
-#: The filters of a table, in the address.
-Asked = Annotated[CellQuery, Depends(_query_of)]
+#: The list that an address names.
+AskedCells = Annotated[CellQuery, Depends(_query_of)]
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,12 @@ class CellList:
 @router.get("/cells")
 def show_cells(
     page: LeadPage,
-    asked: Asked,
+    asked: AskedCells,
     changed: Annotated[int | None, Query(ge=0)] = None,
     chosen: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
     """Cells in every state; the search covers identifiers, patients, sites, annotators and labels."""
-    session, matching = page.session, asked.filter(page)
+    session, matching = page.session, asked.filter(page.session)
     offset = (asked.page - 1) * PAGE_LENGTH
     items = cases.list_sorted_cases(session, matching, asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH)
     view = CellList(
@@ -117,7 +121,7 @@ def show_cells(
 
 
 @router.get("/cells.csv")
-def export_cells(page: LeadPage, asked: Asked) -> Response:
+def export_cells(page: LeadPage, asked: AskedCells) -> Response:
     """The cells of a table as a file."""
     header = (
         *("id", "cell", "patient", "site", "partition", "class", "class_prob", "disagreement_prob"),
@@ -129,7 +133,7 @@ def export_cells(page: LeadPage, asked: Asked) -> Response:
 def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
     for offset in range(0, MOST_ROWS, PAGE_LENGTH):
         items = cases.list_sorted_cases(
-            page.session, asked.filter(page), asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH
+            page.session, asked.filter(page.session), asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH
         )
         reads = cases.next_open_reads(page.session, [uuid.UUID(case.id) for case in items])
         for case in items:
@@ -148,7 +152,7 @@ def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
 @router.post("/cells/reads")
 def change_reads(
     page: ManagerForm,
-    asked: Asked,
+    asked: AskedCells,
     act: Annotated[Literal["assign", "due"], Form()],
     cell: Annotated[list[uuid.UUID], Form(max_length=PAGE_LENGTH)],
     annotator: Annotated[uuid.UUID | Literal[""], Form()] = "",

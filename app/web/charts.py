@@ -7,37 +7,69 @@ from datetime import date
 import numpy as np
 
 from app.http.languages import gettext, localize_decimal
-from app.http.models import DistributionOut
+from app.http.models import ConsensusOut, DistributionOut
 from app.metrics.service import ReaderWeekOut
 
 
+def ten_dots(probs: Sequence[float]) -> list[int]:
+    """Ten dots shared out by probabilities that sum to one; what is left goes to the largest remainders.
+
+    >>> ten_dots([0.58, 0.27, 0.15])
+    [6, 3, 1]
+    """
+    tenths = 10 * np.asarray(probs)
+    dots = np.floor(tenths + 1e-9).astype(int)
+    dots[np.argsort(dots - tenths, kind="stable")[: 10 - dots.sum()]] += 1
+    return [int(n) for n in dots]
+
+
 @dataclass(frozen=True)
-class BarRow:
-    """One class: its name, prior and posterior probability with their 95% intervals, and its number of labels."""
+class ClassRow:
+    """One class: its dots of ten, its probability before labels and with them, its interval and number of labels."""
 
     name: str
-    prior: float
-    posterior: float
-    prior_interval: tuple[float, float] | None
-    posterior_interval: tuple[float, float] | None
+    dots: int
+    before: float
+    now: float
+    interval: tuple[float, float] | None
     count: int
 
 
-def posterior_bars(
+def class_rows(
     names: dict[str, str], prior: DistributionOut, posterior: DistributionOut, counts: dict[str, int]
-) -> list[BarRow]:
-    """Prior and posterior class probabilities, class by class."""
+) -> list[ClassRow]:
+    """Classes by their probability with all labels, the most probable first."""
+    codes = sorted(names, key=lambda code: -posterior.class_probs[code])
+    intervals = posterior.class_intervals or {}
     return [
-        BarRow(
-            name=name,
-            prior=prior.class_probs[code],
-            posterior=posterior.class_probs[code],
-            prior_interval=None if prior.class_intervals is None else prior.class_intervals[code],
-            posterior_interval=None if posterior.class_intervals is None else posterior.class_intervals[code],
+        ClassRow(
+            name=names[code],
+            dots=dots,
+            before=prior.class_probs[code],
+            now=posterior.class_probs[code],
+            interval=intervals.get(code),
             count=counts[code],
         )
-        for code, name in names.items()
+        for code, dots in zip(codes, ten_dots([posterior.class_probs[code] for code in codes]), strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Mass:
+    """How probable it is that further annotators agree on a class; on none of them without a name."""
+
+    name: str | None
+    prob: float
+
+
+def three_masses(names: dict[str, str], consensus: ConsensusOut, of: int) -> list[Mass]:
+    """Consensus on the two classes where it is likeliest, on another one where that shows, and a split."""
+    probs = consensus.pair_probs if of == 2 else consensus.class_probs
+    codes = sorted(names, key=lambda code: -probs[code])
+    others = sum(probs[code] for code in codes[2:])
+    masses = [Mass(names[code], probs[code]) for code in codes[:2]]
+    masses += [Mass(gettext("another class"), others)] if others >= 0.005 else []
+    return [*masses, Mass(None, max(0.0, 1 - sum(mass.prob for mass in masses)))]
 
 
 WEEKS, _PLOT_HEIGHT, _PLOT_LEFT, _STEP_WIDTH = 26, 120, 52, 22

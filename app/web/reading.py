@@ -20,10 +20,11 @@ from app.labels import service as label_service
 from app.releases.service import class_names, reading_classes, release_by_id
 from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
 from app.web import forms
-from app.web.charts import BarRow, posterior_bars
+from app.web.cells import AskedCells, CellQuery
+from app.web.charts import ClassRow, Mass, class_rows, three_masses
 from app.web.first_steps import first_steps
 from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
-from app.web.reference_cells import ShownClass, classes_at_stake
+from app.web.reference_cells import SameScale, ShownCell, classes_at_stake
 from app.web.render import redirect_to
 
 #: Cases shown on one page.
@@ -115,7 +116,11 @@ class CaseView:
     number: str
     names: dict[str, str]
     posterior: PosteriorOut | None
-    bars: list[BarRow] | None
+    # the most probable class first; empty without a prediction
+    rows: list[ClassRow]
+    # what five further annotators would agree on, or two where cells have no five labels
+    masses: list[Mass]
+    n_further: Literal[2, 5]
     labels: list[label_service.LabelOut]
     history: list[label_service.LabelOut]
     requests: list[cases.RequestOut]
@@ -127,45 +132,51 @@ class CaseView:
     progress: label_service.DayProgress
     remarks: list[str]
     by_name: bool
-    at_stake: list[ShownClass]
+    at_stake: SameScale | None
     stands_for: str | None
+    microns_per_pixel: float | None
     release_name: str = ""
 
 
 def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseView:
     """Everything about a case; only for those who may see it."""
-    case_out, classes = cases.show_case(page.session, case_id), reading_classes(page.session)
     handle = cases.case_handle(page.keys, page.principal, case_id)
+    case_out = cases.show_case(page.session, case_id).model_copy(update={"id": str(handle)})
     names = class_names(page.session)
-    after = bars = None
+    after, rows, masses = None, [], []
+    n_further: Literal[2, 5] = 5 if cases.has_five_labels(page.session) else 2
     if case_out.prediction is not None:
         after = label_service.show_case_posterior(page.session, case_id, by_name=by_name)
         shown = {code: class_name(code, names) for code in case_out.prediction.classes}
-        bars = posterior_bars(shown, case_out.prediction, after, after.label_counts)
+        rows = class_rows(shown, case_out.prediction, after, after.label_counts)
+        masses = [] if after.consensus is None else three_masses(shown, after.consensus, n_further)
     labels = [label_service.label_out(active) for active in cases.labels_of_case(page.session, case_id)]
     requests = cases.requests_of(page.session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []
     return CaseView(
-        case=case_out.model_copy(update={"id": str(handle)}),
+        case=case_out,
         number=case_number(handle),
         names=names,
         posterior=after,
-        bars=bars,
+        rows=rows,
+        masses=masses,
+        n_further=n_further,
         labels=labels,
         history=[label_service.label_out(active) for active in cases.label_history(page.session, case_id)],
         requests=[cases.request_out(*row) for row in requests],
         exposures=[] if page.principal.blind else cases.exposures_of(page.session, case_id),
         enough=_describe_label_need(page.session, after),
         own=mine[-1] if mine else None,
-        classes=classes,
+        classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         progress=label_service.get_day_progress(page.session, page.principal, page.zone)
         if page.principal.blind
         else label_service.DayProgress(0, 0),
         remarks=_list_annotator_remarks(page.session, after, labels) if "manage" in page.principal.scopes else [],
         by_name=by_name,
-        at_stake=_load_classes_at_stake(page.session, mine, labels, after),
+        at_stake=_load_classes_at_stake(page.session, case_out, mine, labels, after),
         stands_for=None if page.principal.blind else stands_for(page.session, case_id),
+        microns_per_pixel=cases.microns_per_pixel(case_out.metadata),
         release_name=""
         if case_out.prediction is None
         else _release_name(page.session, uuid.UUID(case_out.prediction.release)),
@@ -174,13 +185,16 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
 
 def _load_classes_at_stake(
     session: Session,
+    case: cases.CaseOut,
     mine: list[label_service.LabelOut],
     labels: list[label_service.LabelOut],
     after: PosteriorOut | None,
-) -> list[ShownClass]:
+) -> SameScale | None:
     own = mine[-1].label if mine else None
     others = [label.label for label in labels if label not in mine and label.label is not None]
-    return classes_at_stake(session, own, others, {} if after is None else dict(after.class_probs))
+    classes = classes_at_stake(session, own, others, {} if after is None else dict(after.class_probs))
+    cell = ShownCell(f"/v1/cases/{case.id}/image", case.width, case.height, cases.microns_per_pixel(case.metadata))
+    return SameScale(cell, classes) if classes else None
 
 
 def _release_name(session: Session, release_id: uuid.UUID) -> str:
@@ -209,6 +223,11 @@ def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
         )
     if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
         return gettext("The leading class is certain enough; the other probabilities are not.")
+    if after.n_labels + after.further_labels_expected > policy.max_labels:
+        return gettext(
+            "Experts are split. The %(n)s labels that the policy allows would not settle this cell.",
+            n=policy.max_labels,
+        )
     return ngettext(
         "Consensus not reached: about %(n)s more label needed.",
         "Consensus not reached: about %(n)s more labels needed.",
@@ -345,12 +364,16 @@ def show_worklist(
         return page.render("first_steps.html", view=steps)
     chosen = cases.CaseFilter(site=site or None, search=search.strip() or None)
     worklist = load_leads_worklist(page.session, chosen, cursor)
-    return page.render("worklist.html", view=worklist, site=site, search=search)
+    query = CellQuery(search, site=site, sort="need").query
+    return page.render("worklist.html", view=worklist, site=site, search=search, query=query)
 
 
 @router.get("/cases/{case_id}")
 def show_case_page(
-    asked: cases.CaseInPath, page: PeoplePage, annotators: Annotated[Literal["named", "alike"], Query()] = "named"
+    asked: cases.CaseInPath,
+    page: PeoplePage,
+    listed: AskedCells,
+    annotators: Annotated[Literal["named", "alike"], Query()] = "named",
 ) -> Response:
     """A case: to read, or in full once that is allowed."""
     case = asked.found(page.session)
@@ -375,7 +398,15 @@ def show_case_page(
     by_name = annotators == "named"
     full_view = case_view(page, case.id, by_name=by_name)
     cases.note_exposure(page.context.database, page.session, page.principal, case.id)
-    return page.render("case.html", view=full_view)
+    return page.render("case.html", view=full_view, listed=listed, way=_way_through(page, case.id, listed))
+
+
+def _way_through(page: Page, case_id: uuid.UUID, listed: CellQuery) -> tuple[uuid.UUID | None, uuid.UUID | None]:
+    """Cells before and after one in the list that a lead came from; annotators go from read to read."""
+    if page.principal.blind:
+        return None, None
+    case, chosen = cases.case_by_id(page.session, case_id), listed.filter(page.session)
+    return cases.neighbours_of(page.session, case, chosen, listed.sort, down=listed.down)
 
 
 @router.post("/reads/next")

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.accounts.service import GuardedRoute
 from app.annotators.reference_cells import service
 from app.audit.chain.keys import AnnotatorKeys
-from app.cases.service import image_response
+from app.cases.service import image_response, microns_per_pixel
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.languages import class_name
@@ -30,11 +30,15 @@ _OFFERED = 2 * service.N_CELLS
 
 @dataclass(frozen=True)
 class ShownCell:
-    """A reference cell: URL of its pixels, number of annotators, and number who gave its class."""
+    """A cell to compare with: URL of its pixels, their size, number of annotators, and number who gave its class."""
 
     image: str
-    n_readers: int
-    n_same: int
+    width: int
+    height: int
+    # µm per pixel; None where nobody said
+    mpp: float | None
+    n_readers: int = 0
+    n_same: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,14 @@ def shown_classes(session: Session, codes: Sequence[str]) -> list[ShownClass]:
             class_name(code, names),
             texts.get(code, ""),
             [
-                ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)
+                ShownCell(
+                    f"/references/cells/{cell.row.id}/image",
+                    cell.case.width,
+                    cell.case.height,
+                    microns_per_pixel(cell.case.case_metadata),
+                    cell.row.n_readers,
+                    cell.row.n_same,
+                )
                 for cell in service.shown_cells(cells_by_class.get(code, []))
             ],
         )
@@ -78,6 +89,29 @@ def classes_at_stake(
     )
     pair_classes = [] if pair is None else shown_classes(session, pair)
     return pair_classes if any(one.cells for one in pair_classes) else []
+
+
+@dataclass(frozen=True)
+class SameScale:
+    """A cell and the reference cells of two classes, drawn as large as they are to each other."""
+
+    own: ShownCell
+    classes: list[ShownClass]
+
+    @property
+    def in_microns(self) -> bool:
+        """Whether the size of a pixel is known of every image; else a pixel is as large as any other."""
+        return all(cell.mpp for cell in [self.own, *(cell for one in self.classes for cell in one.cells)])
+
+    def size(self, cell: ShownCell) -> tuple[float, float]:
+        """Width and height of an image, in µm or in pixels."""
+        unit = cell.mpp if self.in_microns and cell.mpp else 1.0
+        return cell.width * unit, cell.height * unit
+
+    @property
+    def extent(self) -> float:
+        """Side of the square in which each is drawn: the longer side of the cell, so that larger images are cut."""
+        return max(self.size(self.own))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ A single Dirichlet has closed forms. A mixture has its mixture CDF, its members'
 the labels still needed the single Dirichlet with the same first two moments. Points are members without spread.
 """
 
+from typing import Literal
+
 import numpy as np
 from scipy.special import betainc, betaincinv, expit, gammainc, gammaincinv, gammaln, ndtr
 
@@ -153,24 +155,23 @@ def majority_prob(distribution: PredictiveDistribution) -> FloatArray:
     return np.minimum(result, 1.0)
 
 
-def consensus_probs(distribution: PredictiveDistribution) -> FloatArray:
-    """Probabilities (N, K) that at least four of five further annotators name each class.
+def consensus_probs(distribution: PredictiveDistribution, of: Literal[2, 5] = 5) -> FloatArray:
+    """Probabilities (N, K) that at least four of five further annotators, or both of two, name each class.
 
-    P(k⁴) and P(k⁵) are the probabilities that the next four or five all name k; that exactly four do has the
-    probability 5 (P(k⁴) − P(k⁵)). Four of five name one class at most: 1 − Σ_k is the probability of a split.
+    P(kⁿ), that the next n all name k, is Π_{i<n} (α0 f_k + i)/(α0 + i); that at least four of five do has the
+    probability 5 P(k⁴) − 4 P(k⁵). They name one class at most: 1 − Σ_k is the probability of a split, which of two
+    annotators is the disagreement probability.
 
     >>> consensus_probs(DirichletCpe([[0.5, 0.5]], [0.0])).round(3)
     array([[0.383, 0.383]])
     """
-    n, k = distribution.class_probs.shape
-    result = np.empty((n, k))
-    for label in range(k):
-        label_counts = np.zeros((n, k), dtype=np.int64)
-        label_counts[:, label] = 4
-        four = np.exp(distribution.log_likelihood(label_counts))
-        label_counts[:, label] = 5
-        result[:, label] = 5 * four - 4 * np.exp(distribution.log_likelihood(label_counts))
-    return result
+    probs, a, log_weights = members_of(distribution)
+    runs = [probs]
+    for n in range(1, of):
+        apart = (a - np.log(n))[..., None]
+        runs.append(runs[-1] * (expit(apart) * probs + expit(-apart)))
+    named = runs[1] if of == 2 else 5 * runs[3] - 4 * runs[4]
+    return np.asarray((np.exp(log_weights)[..., None] * named).sum(axis=0))
 
 
 def _prob_largest(probs: FloatArray, alpha: float, leader: int, rule: tuple[FloatArray, FloatArray]) -> float:

@@ -109,15 +109,16 @@ def change_reads(service: Service, who: str, case_ids: list[str], **fields: str)
 def test_reads_are_assigned_by_hand_to_who_has_not_met_the_cell_and_are_no_random_draw(service: Service) -> None:
     set_policy(service, threshold=0.99, audit_rate=1e-9, draw_readers=True)
     ids = [store(service, f"cell {number}", cell_png(number), {}, patient=f"P-{number}") for number in range(4)]
-    (anna,) = service.scalars(select(Annotator.id).where(Annotator.name == "anna"))
-    read = read_next(service, "anna")
-    service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
-    changed = change_reads(service, "admin", ids, act="assign", annotator=str(anna))
+    drawn = select(Annotator).join(ReadRequest, ReadRequest.annotator_id == Annotator.id)
+    who = service.scalars(drawn)[0]
+    read = read_next(service, who.name)
+    service.post(who.name, f"/v1/reads/{read['id']}/decline", json={"reason": "image_quality"})
+    changed = change_reads(service, "admin", ids, act="assign", annotator=str(who.id))
     assert changed.headers["Location"] == "/cells?changed=3&chosen=4"
     assert "1 cell stays as it is" in service.get("admin", changed.headers["Location"]).text
-    declined = uuid.UUID(service.case_of("anna", read["case_id"]))
-    asked_of_anna = set(service.scalars(select(ReadRequest.case_id).where(ReadRequest.annotator_id == anna)))
-    assert asked_of_anna | {declined} == {uuid.UUID(case_id) for case_id in ids}
+    declined = uuid.UUID(service.case_of(who.name, read["case_id"]))
+    asked = set(service.scalars(select(ReadRequest.case_id).where(ReadRequest.annotator_id == who.id)))
+    assert asked | {declined} == {uuid.UUID(case_id) for case_id in ids}
     by_hand = set(service.scalars(select(ReaderDraw.case_id).where(ReaderDraw.probability.is_(None))))
     with service.context.database.read() as session:
         columns = load_dataset(session, *release_or_champion(session, None))

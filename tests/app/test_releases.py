@@ -334,7 +334,7 @@ def assert_withheld(prediction: dict[str, Any]) -> None:
     assert prediction["distance"] > 1
     assert prediction["distance_percentile"] == 100
     assert prediction["disagreement_prob"] is None
-    assert prediction["class_intervals"] is None
+    assert prediction["class_intervals"] is prediction["consensus"] is None
     triage = prediction["triage"]
     assert (triage["decision"], triage["pi"], triage["expected_gain"]) == ("second_read", 1, None)
 
@@ -352,16 +352,19 @@ def test_phi_and_intervals_are_withheld_everywhere_until_two_labels(checking: Se
         assert "ut of distribution" in text
         assert ", ".join(stateless["reasons"]) in text
         assert "Disagreement probability" not in text
+        assert "more experts looked" not in text
     codes = stateless["classes"]
     before = checking.document(f"/v1/cases/{case['id']}/posterior")
     one = checking.outside_label(case["id"], "rita", codes[0])["posterior"]
     for posterior in (before, one):
-        withheld = ("disagreement_prob", "class_intervals", "further_labels_expected")
-        assert [posterior[name] for name in withheld] == [None] * 3
+        withheld = ("disagreement_prob", "class_intervals", "further_labels_expected", "consensus")
+        assert [posterior[name] for name in withheld] == [None] * 4
     two = checking.outside_label(case["id"], "omar", codes[1])["posterior"]
     assert 0 < two["disagreement_prob"] < 1
     assert set(two["class_intervals"]) == set(codes)
-    assert "Disagreement probability" in checking.get("viewer", pages[1]).text
+    full = checking.get("viewer", pages[1]).text
+    assert "Disagreement probability" in full
+    assert "If two more experts looked" in full
     alone = checking.document(f"/v1/cases/{case['id']}/posterior", exclude_annotator="omar")
     assert alone["disagreement_prob"] is None
 

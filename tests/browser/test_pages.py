@@ -40,13 +40,13 @@ def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browse
     page.select_option("[name=confidence]", "0.9")
     page.fill("form[action$=label] textarea", "clumped chromatin")
     page.click("[data-action=commit]")
-    page.wait_for_selector(".bars")
+    page.wait_for_selector(".ten-dots")
     n_labels = page.locator("section:has(h2:text-is('Labels')) tbody tr").count()  # another test's reader may be first
     assert page.inner_text("h1").endswith(f"{n_labels} label{'s' * (n_labels > 1)}")
     assert "1 of 3 today" in page.inner_text(".day")
     assert "clumped chromatin" in page.inner_text("section:has(h2:text-is('Labels')) table")
-    assert page.locator(".bars rect.posterior").count() == 8
-    assert page.locator(".bars line.interval").count() == 16
+    assert page.locator(".ten-dots circle").count() == 10
+    assert page.locator(".way").count() == 0
     page.click("text=Change or withdraw my label")
     page.check("form[action$=revise] input[value=blast]")
     page.fill("form[action$=revise] textarea", "looked again")
@@ -75,10 +75,29 @@ def test_a_lead_sees_need_and_nothing_stored_runs(browser: Browser, installation
     assert needs == sorted(needs, reverse=True)
     assert HOSTILE in page.inner_text("main")
     page.click("li.tile:has-text('script') a")
-    page.wait_for_selector(".bars")
+    page.wait_for_selector(".ten-dots")
     assert "owned" not in page.title()
     assert page.locator("main script").count() == 0
     assert "first" in page.inner_text("section:has-text('Planned and further reads')")
+    assert lead.faults == []
+
+
+def test_a_lead_looks_closer_and_goes_on_by_the_keyboard(browser: Browser, installation: Installation) -> None:
+    lead = Person(browser, installation, "lead")
+    page = lead.go("/cells?state=to_read")
+    addresses = [link.get_attribute("href") for link in page.locator("table.cells a:has(img)").all()]
+    lead.follow("table.cells a:has(img) >> nth=0")
+    image = page.locator(".viewer img")
+    page.keyboard.press("+")
+    assert "scale(1.25)" in str(image.get_attribute("style"))
+    page.keyboard.press("0")
+    assert "scale(1)" in str(image.get_attribute("style"))
+    page.keyboard.press("k")  # the first of the list has none before it
+    for key, place in (("j", 1), ("k", 0)):
+        with page.expect_navigation():
+            page.keyboard.press(key)
+        assert page.url == f"{installation.address}{addresses[place]}"
+    lead.look("cell")
     assert lead.faults == []
 
 
@@ -149,7 +168,7 @@ def test_pages_work_without_javascript(browser: Browser, installation: Installat
     page.wait_for_selector(".tools", state="hidden")
     page.check("input[value=eosinophil]")
     page.click("[data-action=commit]")
-    assert "Class probabilities" in page.inner_text("main")
+    assert "of 10 experts would say" in page.inner_text("main")
     page.click("text=Next cell")
     page.click("summary:has-text('Skip')")
     page.check("input[value=cannot_tell]")

@@ -1,6 +1,6 @@
 """Laws of predictive distributions, and of decisions from them."""
 
-from typing import Any
+from typing import Any, Literal
 
 import mpmath
 import numpy as np
@@ -276,16 +276,27 @@ def test_consensus_is_four_of_five_in_every_family_and_the_rest_is_split() -> No
     np.testing.assert_allclose(certain, [[0.7, 0.3], binom.sf(3, 5, [0.7, 0.3])], atol=1e-12)
 
 
-def test_consensus_happens_as_often_as_predicted() -> None:
-    """Five annotators of each of 60,000 cells: within bins of the prediction, the share of consensus is the mean."""
+def test_two_further_annotators_differ_with_the_disagreement_probability() -> None:
+    for distribution in all_distributions():
+        both = consensus_probs(distribution, 2)
+        np.testing.assert_allclose(1 - both.sum(axis=1), distribution.own_disagreement_probs, atol=1e-14)
+        for label in range(both.shape[1]):
+            pair = 2 * np.eye(both.shape[1], dtype=np.int64)[[label] * len(both)]
+            np.testing.assert_allclose(both[:, label], np.exp(distribution.log_likelihood(pair)), atol=1e-13)
+
+
+@pytest.mark.parametrize(("of", "at_least", "n_before"), [(5, 4, 0), (2, 2, 0), (5, 4, 2)])
+def test_consensus_happens_as_often_as_predicted(of: Literal[2, 5], at_least: int, n_before: int) -> None:
+    """Annotators of each of 60,000 cells, before and after labels: in bins, the share of consensus is the mean."""
     rng = np.random.default_rng(4)
     f = rng.dirichlet([2.0, 1.0, 0.5], 60_000)
     alpha = rng.choice([0.3, 2.0, 20.0], len(f))
     truth = np.array([rng.dirichlet(a * row + 1e-12) for a, row in zip(alpha, f, strict=True)])
-    named = np.array([rng.multinomial(5, row) for row in truth])
-    predicted = consensus_probs(DirichletCpe(f, np.log(alpha)))
+    named = np.array([rng.multinomial(of, row) for row in truth])
+    labels = np.array([rng.multinomial(n_before, row) for row in truth])
+    predicted = consensus_probs(DirichletCpe(f, np.log(alpha)).posterior(labels), of)
     masses = np.hstack([predicted, 1 - predicted.sum(axis=1, keepdims=True)])
-    seen = np.hstack([named >= 4, (named < 4).all(axis=1, keepdims=True)])
+    seen = np.hstack([named >= at_least, (named < at_least).all(axis=1, keepdims=True)])
     for mass, happened in zip(masses.T, seen.T, strict=True):
         for low in np.arange(0, 1, 0.2):
             inside = (mass >= low) & (mass < low + 0.2)

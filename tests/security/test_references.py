@@ -45,7 +45,7 @@ def look(service: Service, code: str, who: str = "anna") -> Any:
 
 
 def images(text: str) -> list[str]:
-    return re.findall(r'src="(/references/cells/[^"]+)"', text)
+    return re.findall(r'(?:src|href)="(/references/cells/[^"]+)"', text)
 
 
 def kinds(service: Service) -> dict[str, str]:

@@ -143,9 +143,7 @@ class CellDecision:
     """A case with the decision that holds on it."""
 
     row: ReferenceCell
-    external_id: str
-    # whose cell it is
-    patient: str | None
+    case: Case
 
     @property
     def shown(self) -> bool:
@@ -155,7 +153,7 @@ class CellDecision:
     def candidate(self) -> CellCandidate:
         """The cell as one that is kept."""
         row = self.row
-        return CellCandidate(row.case_id, row.class_code, row.n_readers, row.n_same, self.patient, b"")
+        return CellCandidate(row.case_id, row.class_code, row.n_readers, row.n_same, self.case.patient, b"")
 
 
 def cells_of(session: Session, codes: Iterable[str] | None = None) -> dict[str, list[CellDecision]]:
@@ -168,14 +166,14 @@ def cells_of(session: Session, codes: Iterable[str] | None = None) -> dict[str, 
         ranked = ranked.where(ReferenceCell.class_code.in_(list(codes)))
     newest = ranked.subquery()
     statement = (
-        select(ReferenceCell, Case.external_id, Case.patient)
+        select(ReferenceCell, Case)
         .join(newest, (newest.c.id == ReferenceCell.id) & (newest.c.place == 1))
         .join(Case, Case.id == ReferenceCell.case_id)
         .where(Case.erased_at.is_(None))
     )
     cells_by_class: dict[str, list[CellDecision]] = {}
-    for row, external_id, patient in session.execute(statement):
-        cells_by_class.setdefault(row.class_code, []).append(CellDecision(row, external_id, patient))
+    for row, case in session.execute(statement):
+        cells_by_class.setdefault(row.class_code, []).append(CellDecision(row, case))
     for cells in cells_by_class.values():
         cells.sort(key=_cell_sort_key)
     return cells_by_class

@@ -12,9 +12,6 @@ import { keepSession, remindOfBreaks } from "./time.js";
 import { lookCloser } from "./viewer.js";
 
 document.documentElement.classList.add("js");
-if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
-  for (const chart of all(".bars svg")) chart.setCurrentTime(10);
-}
 const page = find("[data-read]");
 const resident = Boolean(page?.hasAttribute("data-resident"));
 listenToKeys();
