@@ -16,7 +16,7 @@ SIZES = {
     "benchmarks": (4_540, 28),
     "experiments": (5_760, 36),
     "tools": (1_730, 12),
-    "migrations": (1_070, 4),
+    "migrations": (1_070, 5),
 }
 #: Lines of the pages' own JavaScript.
 SCRIPT_LINES = 1_600

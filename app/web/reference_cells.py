@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.accounts.service import GuardedRoute
 from app.annotators.reference_cells import service
 from app.audit.chain.keys import AnnotatorKeys
-from app.cases.service import image_response
+from app.cases.service import image_response, microns_per_pixel_of
 from app.database.tables import ClassDefinition
 from app.http.errors import NotFound
 from app.http.languages import class_name
@@ -30,11 +30,13 @@ _OFFERED = 2 * service.N_CELLS
 
 @dataclass(frozen=True)
 class ShownCell:
-    """A reference cell: URL of its pixels, number of annotators, and number who gave its class."""
+    """A reference cell: URL of its pixels, numbers of annotators and of those who gave its class, µm per pixel."""
 
     image: str
     n_readers: int
     n_same: int
+    # None where nobody said
+    mpp: float | None
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,12 @@ def shown_classes(session: Session, codes: Sequence[str]) -> list[ShownClass]:
             class_name(code, names),
             texts.get(code, ""),
             [
-                ShownCell(f"/references/cells/{cell.row.id}/image", cell.row.n_readers, cell.row.n_same)
+                ShownCell(
+                    f"/references/cells/{cell.row.id}/image",
+                    cell.row.n_readers,
+                    cell.row.n_same,
+                    microns_per_pixel_of(session, cell.row.case_id),
+                )
                 for cell in service.shown_cells(cells_by_class.get(code, []))
             ],
         )
