@@ -83,10 +83,10 @@ def change_class_settings(
 ) -> int:
     """Set a release's classes by a new version, if the one in force is still the one that was seen."""
     version, before = class_settings(session)
+    if apply_settings(settings, classes) == apply_settings(before, classes):
+        return version  # a form that came twice, too
     if seen != version:
         raise Conflict("somebody else changed the classes in the meantime; reload the page")
-    if apply_settings(settings, classes) == apply_settings(before, classes):
-        return version
     values = [asdict(one) for one in settings]
     row = ClassSettings(version=version + 1, classes=values, created_by=principal.account_id)
     session.add(row)

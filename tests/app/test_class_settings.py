@@ -105,6 +105,10 @@ def test_an_earlier_version_is_restored_by_one_button_and_no_change_is_no_versio
     save(service, name_blast="First name")
     stale = typed(service)
     save(service, name_blast="Second name")
+    twice = typed(service) | {"version": "1"}  # a form that came twice
+    assert service.call("admin", "POST", "/classes", data=twice, follow_redirects=False).status_code == 303
+    assert typed(service)["version"] == "2"
+    stale["name"][1] = "Third name"
     answer = service.call("admin", "POST", "/classes", data=stale, follow_redirects=False)
     assert answer.status_code == 422
     assert "Somebody else changed the classes" in answer.text

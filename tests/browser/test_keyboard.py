@@ -336,6 +336,7 @@ def test_classes_are_edited_on_a_page_and_own_keys_are_stronger(browser: Browser
     page.fill("#key-blast", "m")
     lead.follow("text=Save the classes")
     assert page.get_attribute("#key-monocyte", "aria-invalid") == "true"
+    assert page.evaluate("document.activeElement.id") == "key-monocyte"
     assert page.input_value("#name-blast") == "Blast cell"
     lead.look("classes with a fault")
     page.fill("#key-monocyte", "q")

@@ -37,6 +37,7 @@ export function refreshKeys() {
   const chosen = store.get("keys", {});
   // keys of a person's own were kept by the names of classes, which may change now
   for (const { name, element } of present) chosen[name] ??= chosen[element.dataset.former];
+  store.set("keys", chosen);
   assigned = assignKeys(present, chosen);
   for (const { name, hint } of present) {
     const key = assigned.shown.get(name) ?? "";
