@@ -12,14 +12,14 @@ SIZES = {
     "app": (35_995, 228),
     "ml": (24_160, 133),
     "secondread": (910, 14),
-    "tests": (43_510, 178),
+    "tests": (43_510, 180),
     "benchmarks": (4_540, 28),
     "experiments": (5_760, 36),
     "tools": (1_730, 12),
-    "migrations": (1_070, 4),
+    "migrations": (1_070, 5),
 }
 #: Lines of the pages' own JavaScript.
-SCRIPT_LINES = 1_600
+SCRIPT_LINES = 1_660
 #: Room above these sizes.
 ROOM = 1.03
 #: Written by a generator from the OpenAPI document.

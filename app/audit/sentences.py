@@ -42,6 +42,7 @@ WORDS: Mapping[str, str] = messages(
         "gate.judge": "ran the promotion check on {release}",
         "policy.change": "created version {policy} of the reading policy",
         "targets.change": "set version {targets} of the laboratory's targets",
+        "classes.change": "created version {classes} of the class settings",
         "readers.fit": "fitted version {version} of the annotator model",
         "readers.switch": "switched the annotator model: {before} → {after}",
         "job.submit": "requested {job}",
@@ -184,8 +185,9 @@ class _EventNames:
                 kind = str(details.get("kind") or (own and self.jobs.get(own)))
                 pages = {"check": f"/imports/checks/{own}", "import": f"/imports/{own}"}
                 return SentencePart(self.say(_JOBS.get(kind, f"a job ({kind})")), pages.get(kind, "/jobs"))
-            case "policy" | "targets":
-                return SentencePart(event.object, {"policy": "/policy", "targets": "/report"}[name])
+            case "policy" | "targets" | "classes":
+                pages = {"policy": "/policy", "targets": "/report", "classes": "/classes"}
+                return SentencePart(event.object, pages[name])
             case _:
                 return SentencePart(self._text(name, event, own))
 

@@ -45,10 +45,10 @@ from ml.messages import Message
 from ml.release.predictor import Prediction
 
 
-class OtherImage(Conflict):
-    """An external id is taken by another image."""
+class ExternalIdTaken(Conflict):
+    """An external id is taken by a cell with another image, patient or site."""
 
-    code, title = "external-id-taken", "External id belongs to another image"
+    code, title = "external-id-taken", "External id belongs to another cell"
 
 
 def microns_per_pixel(metadata: dict[str, str]) -> float | None:
@@ -337,12 +337,12 @@ def refuse_other_image(known: _HasUploadDigests | None, sent: _HasUploadDigests)
     if known is None:
         return
     if known.image_sha256 != sent.image_sha256:
-        raise OtherImage("the cell with this external id has a different image; choose another external id")
+        raise ExternalIdTaken("the cell with this external id has a different image; choose another external id")
     if sent.field_sha256 is None or sent.field_sha256 == known.field_sha256:
         return
     if known.field_sha256 is None:
-        raise OtherImage("the cell with this external id was stored without a field; omit the field")
-    raise OtherImage("the cell with this external id has a different field; omit the field or send the stored one")
+        raise ExternalIdTaken("the cell with this external id was stored without a field; omit the field")
+    raise ExternalIdTaken("the cell with this external id has a different field; omit the field or send the stored one")
 
 
 def store_case(session: Session, context: ServiceContext, principal: Principal, new: NewCase) -> tuple[int, CaseOut]:
@@ -399,11 +399,11 @@ def _replace_damaged(session: Session, new: NewCase) -> None:
     if not refused:
         return
     if any(new.damaged[name].stored_sha256 == new.stored_field_sha256 for name in refused):
-        raise OtherImage(
+        raise ExternalIdTaken(
             "the stored field of this cell is damaged, and the new one has different pixels; "
             "restore the file from a backup or omit the field"
         )
-    raise OtherImage(
+    raise ExternalIdTaken(
         "the stored image of this cell is damaged, and the new image has different pixels; "
         "restore the file from a backup"
     )

@@ -9,7 +9,7 @@ from app.accounts.service import GuardedRoute, RequireScope
 from app.cases import queries, service
 from app.cases.active_config import REVISION, ActiveConfigCache
 from app.cases.blindness import BlindReadPending, CaseInPath, case_handle, ensure_revealed, note_exposure
-from app.cases.ingest import CaseForm, OtherImage, case_form, image_bytes, upload_schema
+from app.cases.ingest import CaseForm, ExternalIdTaken, case_form, image_bytes, upload_schema
 from app.cases.presenters import image_response, show_case
 from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
 from app.context import AppContext, Call, reading_call
@@ -50,7 +50,7 @@ async def predict_image(
     response_model=CaseOut,
     responses={
         200: {"model": CaseOut, "description": "The case was there already."},
-        **list_problem_responses(*_UPLOAD_ERRORS, OtherImage, StorageFull),
+        **list_problem_responses(*_UPLOAD_ERRORS, ExternalIdTaken, StorageFull),
     },
     openapi_extra=upload_schema(case=True),
 )

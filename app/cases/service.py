@@ -43,6 +43,7 @@ from app.cases.correction_window import (
 )
 from app.cases.ingest import (
     CaseForm,
+    ExternalIdTaken,
     NewCase,
     UploadDigests,
     inspect_upload,
@@ -181,7 +182,14 @@ def add_case(
     """Store a prepared case."""
     if new is None:
         raise ServiceUnavailable("the first answer to this key has expired; send the request again")
-    return store_case(session, context, principal, new)
+    status, case = store_case(session, context, principal, new)
+    stored, sent = {"patient": case.patient, "site": case.site}, new.fields
+    if differing := [name for name, value in stored.items() if getattr(sent, name) not in (None, value)]:
+        raise ExternalIdTaken(
+            "the cell with this external id has a different {names}; choose another external id",
+            names=" and ".join(differing),
+        )
+    return status, case
 
 
 def list_predictions(session: Session, case_id: uuid.UUID) -> PredictionsOut:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, inspect, make_url, text
 
 import migrations
-from app.database.tables.append_only import APPEND_ONLY
+from app.database.tables.append_only import EVERY_APPEND_ONLY
 
 _OWNER = (
     "SELECT tableowner FROM pg_tables WHERE tablename = 'audit_events' AND schemaname = current_schema() "
@@ -68,7 +68,7 @@ def grant_service_role(owner: Engine, role: str) -> None:
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {name}",
             f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {name}",
         ]
-    statements.append(f"REVOKE UPDATE, DELETE ON {', '.join(APPEND_ONLY)} FROM {name}")
+    statements.append(f"REVOKE UPDATE, DELETE ON {', '.join(EVERY_APPEND_ONLY)} FROM {name}")
     statements.append(f"REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM {name}")
     with owner.begin() as connection:
         for statement in statements:

@@ -282,7 +282,7 @@ def lease_next_read(session: Session, context: ServiceContext, principal: Princi
         return None
     read = lease_request(session, taken.request, annotator.id, before.policy.lease_seconds)
     maybe_schedule_repeat(session, annotator.id, before.policy)
-    return _read_out(read, cached_release_classes(session, before.release_id), has_field=taken.has_field)
+    return _read_out(read, reading_classes(session), has_field=taken.has_field)
 
 
 def _lock_reading_annotator(session: Session, principal: Principal) -> Annotator:

@@ -16,7 +16,7 @@ from app.audit.proof import write_proof
 from app.context import ServiceContext
 from app.database.tables import AuditEvent
 from app.metrics import service as metric_service
-from app.releases.service import existing_release, patient_hmac, patient_unit, reading_classes
+from app.releases.service import existing_release, named_release_classes, patient_hmac, patient_unit
 from ml.tables.evaluate import TRAINED_ON
 from ml.tables.reading import Column, write_table
 from ml.util.splits import stratified_partitions
@@ -84,7 +84,7 @@ def _write_export_files(
     has_training_data = "training" in existing_release(session, release_id).card
     further_columns = _make_prediction_columns(cohort, known=has_training_data)
     write_table(data.predictions | further_columns, out / f"predictions.{kind}")
-    classes = reading_classes(session)
+    classes = named_release_classes(session, release_id)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
     write_table(_audit_table(session), out / f"audit.{kind}")

@@ -62,6 +62,7 @@ from app.releases.service import (
     Gate,
     RecalibrationIn,
     RecalibrationMethod,
+    class_names,
     register_release,
     served_release_id,
 )
@@ -175,6 +176,8 @@ class RecalibrationInputs:
     # outputs of the same cases, in their order
     judging: StoredOutputs
     judging_labels: list[LabelRow]
+    # of the classes, in the order of the champion's outputs
+    class_names: list[str]
     # cases of the calibration partition that the champion's network was trained on
     n_left_out_of_fit: int = 0
     # further cases of it whose patients are kept for answer sets
@@ -208,6 +211,7 @@ def read_recalibration_inputs(
         cohort,
         outputs.take(rows),
         judging_labels,
+        list(class_names(session, parent_id).values()),
         n_left_out_of_fit=count_training_cases(session, parent_id, "calibration", since),
         n_kept_for_sets=len(unseen.case_ids) - len(fitting.case_ids),
         n_left_out_of_judgement=count_excluded_cases(columns, question),
@@ -308,9 +312,7 @@ def _require_allowed_shift(material: RecalibrationInputs, made: FittedCalibratio
     shift_values, broken = plan.violations(before, after)
     shift = PredictionShift.model_validate(shift_values)
     if broken:
-        change_text = describe_prediction_change(
-            before, after, [info["name"] for info in material.parent.card["classes"]]
-        )
+        change_text = describe_prediction_change(before, after, material.class_names)
         refusal = change_beyond_plan_error(plan, shift, broken, change_text, made.report["n_fit"])
         raise refusal
     return shift

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.database.tables import Alias, AuditEvent, ReleaseRow
 from app.http.errors import NoRelease, NotFound
 from app.http.models import ClassOut
+from app.releases.class_settings import apply_settings, class_settings
 from ml.messages import Term
 from ml.release.artifact import HEAD_FILE
 
@@ -92,26 +93,33 @@ def read_aliases(session: Session) -> list[Alias]:
 
 
 def reading_classes(session: Session) -> list[ClassOut]:
-    """Classes of the reading task."""
+    """Classes of the reading task as they are set, in the order in which people see them."""
     alias = get_champion_alias(session)
-    return served_release_classes(None if alias is None else release_by_id(session, alias.release_id))
+    classes = cached_release_classes(session, None if alias is None else alias.release_id)
+    return apply_settings(class_settings(session)[1], classes)
 
 
 def served_release_classes(release: ReleaseRow | None) -> list[ClassOut]:
-    """Classes of the reading task, by the release that is served."""
+    """Classes as the release that is served has them."""
     if release is None:
         raise NoRelease("no model release is in use; add one with `secondread release add`")
     return [ClassOut(**info) for info in release.card["classes"]]
 
 
+def named_release_classes(session: Session, release_id: uuid.UUID) -> list[ClassOut]:
+    """Classes of a release as they are set, in the order of its outputs."""
+    return apply_settings(class_settings(session)[1], cached_release_classes(session, release_id), in_order=False)
+
+
 def class_names(session: Session, release_id: uuid.UUID | None = None) -> dict[str, str]:
-    """Names of a release's classes by their codes, which pages translate; by default those of the reading task."""
-    classes = reading_classes(session) if release_id is None else cached_release_classes(session, release_id)
+    """Names of a release's classes, by default the champion's, by their codes in the order of its outputs."""
+    # numbers are computed in this order; pages translate the names
+    classes = named_release_classes(session, release_id or served_release_id(session))
     return {info.code: Term(info.name) for info in classes}
 
 
 def cached_release_classes(session: Session, release_id: uuid.UUID | None) -> list[ClassOut]:
-    """Classes of a release's outputs, in their order; those of each release are read once."""
+    """Classes as a release has them, in the order of its outputs; those of each release are read once."""
     cached = None if release_id is None else _CLASSES_BY_RELEASE.get(release_id)
     if cached is not None:
         return cached

@@ -13,6 +13,15 @@ from app.http.models import ClassOut
 from app.http.principal import Principal
 from app.jobs import service
 from app.jobs.service import OPEN, JobOut, JobView, job_out, newest_jobs
+from app.releases.class_settings import (
+    ClassSetting,
+    apply_settings,
+    change_class_settings,
+    class_settings,
+    find_setting_faults,
+    list_class_settings,
+    restored_settings,
+)
 from app.releases.gate_verdicts import (
     Attempt,
     Gate,
@@ -39,6 +48,7 @@ from app.releases.queries import (
     class_names,
     existing_release,
     get_champion_alias,
+    named_release_classes,
     read_aliases,
     reading_classes,
     release_by_id,
@@ -194,8 +204,8 @@ def request_judgement(
 
 def list_releases(session: Session) -> ReleasesOut:
     """Every release, newest first."""
-    names = _alias_names(session)
-    return ReleasesOut(items=[_release_out(row, names.get(row.id, [])) for row in all_releases(session)])
+    names, settings = _alias_names(session), class_settings(session)[1]
+    return ReleasesOut(items=[_release_out(row, names.get(row.id, []), settings) for row in all_releases(session)])
 
 
 def _alias_names(session: Session) -> dict[uuid.UUID, list[str]]:
@@ -207,16 +217,16 @@ def _alias_names(session: Session) -> dict[uuid.UUID, list[str]]:
 
 def describe_release(session: Session, row: ReleaseRow) -> ReleaseOut:
     """A release as the API shows it."""
-    return _release_out(row, _alias_names(session).get(row.id, []))
+    return _release_out(row, _alias_names(session).get(row.id, []), class_settings(session)[1])
 
 
-def _release_out(row: ReleaseRow, alias_names: list[str]) -> ReleaseOut:
+def _release_out(row: ReleaseRow, alias_names: list[str], settings: list[ClassSetting]) -> ReleaseOut:
     fault = find_gate_fault(row.card)
     return ReleaseOut(
         id=str(row.id),
         name=row.name,
         aliases=alias_names,
-        classes=[ClassOut(**info) for info in row.card["classes"]],
+        classes=apply_settings(settings, [ClassOut(**info) for info in row.card["classes"]], in_order=False),
         disagreement_calibrated=row.card["disagreement_calibrated"],
         out_of_distribution_check=has_ood_check(row.card),
         metrics_stated_by_maker=not has_measured_metrics(row.card),

@@ -3,6 +3,8 @@
 import hmac
 import re
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Form, Request
@@ -11,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.audit.chain.keys import AnnotatorKeys
 from app.database.idempotency import Once
 from app.http.errors import Forbidden, InvalidValue, NotFound, describe_fault
-from app.http.languages import translate_sentence
-from app.http.models import PageText
+from app.http.languages import class_name, translate_sentence
+from app.http.models import ClassOut, PageText
 from app.http.principal import Principal
+from app.releases.service import ClassSetting, find_setting_faults
 from app.reports.service import TargetsIn
 from app.triage.service import PolicyIn, PolicyOut
+from ml.messages import Message
 
 
 class OtherAccount(Forbidden):
@@ -169,6 +173,79 @@ def _format_form_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """A class in the form of the classes' page, as typed."""
+
+    code: str
+    place: str
+    name: str
+    group: str
+    key: str
+
+    @classmethod
+    def of(cls, place: int, info: ClassOut) -> "ClassRow":
+        """Fill the row of a class, in the language of the page."""
+        return cls(info.code, str(place), class_name(info.name), class_name(info.group), info.shortcut)
+
+    def setting(self, info: ClassOut | None) -> ClassSetting:
+        """What is set: nothing where the text is that of the release, which pages translate; no empty name."""
+        released = self if info is None else ClassRow.of(0, info)
+        typed = (self.name.strip(), self.group.strip(), self.key.strip().lower())
+        before = (released.name, released.group, released.key.lower())
+        name, group, key = (
+            None if now == was and info is not None else now for now, was in zip(typed, before, strict=True)
+        )
+        return ClassSetting(self.code, name or None, group, key)
+
+
+_Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
+
+
+class ClassesForm(BaseModel):
+    """The form of the classes' page: texts as typed, each field in the order of the rows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: int = Field(ge=0)
+    code: _Texts = []
+    place: _Texts = []
+    name: _Texts = []
+    group: _Texts = []
+    key: _Texts = []
+
+    def rows(self) -> list[ClassRow]:
+        """One row for each class."""
+        try:
+            return [ClassRow(*row) for row in zip(self.code, self.place, self.name, self.group, self.key, strict=True)]
+        except ValueError as exc:
+            raise InvalidValue("the form was incomplete; reload the page") from exc
+
+    def settings(self, released: Sequence[ClassOut]) -> list[ClassSetting]:
+        """Settings of a release's classes in their new order; what is wrong stands by field and code."""
+        rows, by_code = self.rows(), {info.code: info for info in released}
+        faults: dict[str, str] = {
+            f"place-{row.code}": Message("must be a whole number from 1 to {n}", n=len(rows))
+            for row in rows
+            if not (row.place.strip().isdecimal() and 1 <= int(row.place) <= len(rows))
+        }
+        settings = [row.setting(by_code.get(row.code)) for row in rows]
+        faults |= find_setting_faults(settings, released)
+        if faults:
+            raise WrongFields(faults)
+        return [settings[at] for at in move_rows([int(row.place) for row in rows])]
+
+
+def move_rows(places: Sequence[int]) -> list[int]:
+    """Order of rows by the places that are typed, from 1: a row that moves stands there, and the others make room.
+
+    >>> move_rows([1, 4, 3, 4]), move_rows([1, 2, 1, 4]), move_rows([2, 1])
+    ([0, 2, 3, 1], [2, 0, 1, 3], [1, 0])
+    """
+    steps = [place - at for at, place in enumerate(places, 1)]
+    return sorted(range(len(places)), key=lambda at: (places[at], (steps[at] > 0) - (steps[at] < 0), at))
 
 
 class TargetsForm(BaseModel):

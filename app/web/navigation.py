@@ -42,6 +42,7 @@ _LEAD = {
     _("Team"): (("/people", _("People"), "manage"), ("/practice", _("Training"), "manage")),
     _("Settings"): (
         ("/policy", _("Policy"), "metrics:read"),
+        ("/classes", _("Classes"), "manage"),
         ("/references", _("Reference cells"), "manage"),
         ("/audit", _("Audit log"), "manage"),
     ),

@@ -1,6 +1,7 @@
-"""Pages of releases, promotion and recalibration."""
+"""Pages of releases, promotion, recalibration and of the classes."""
 
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -13,14 +14,15 @@ from app.accounts.service import GuardedRoute, RequireScope, confirm_password
 from app.context import AppContext, ServiceContext
 from app.database.tables import ReleaseRow
 from app.http.errors import Conflict, Forbidden, InvalidValue, PreconditionFailed
-from app.http.models import MetricOut, PageText
+from app.http.models import ClassOut, MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import CohortQuery, ComparisonOut, compare_with_champion
 from app.recalibration.service import AdaptationOut, ChangePlan
 from app.releases import service as releases_service
+from app.releases.service import ClassSetting
 from app.reports.service import METRIC_MEANINGS
-from app.web.forms import MoveForm, validate_form
-from app.web.page import ManagerForm, ViewerPage
+from app.web.forms import ClassesForm, ClassRow, MoveForm, WrongFields, validate_form
+from app.web.page import ManagerForm, ManagerPage, Page, ViewerPage
 from app.web.render import redirect_to, render_page
 from ml.release.card import Card, CardContents, adaptation_sentence
 
@@ -203,3 +205,49 @@ def recalibrate_release(page: ManagerForm, method: Annotated[PageText, Form(max_
     body = validate_form(releases_service.RecalibrationIn, **({"method": method} if method else {}))
     releases_service.request_recalibration(page.session, page.context, page.principal, body)
     return redirect_to("/jobs")
+
+
+@router.get("/classes")
+def show_classes(page: ManagerPage) -> Response:
+    """Names, order, groups and keys of the classes, with every version."""
+    return _render_classes(page)
+
+
+def _render_classes(page: Page, form: ClassesForm | None = None, faults: Mapping[str, str] | None = None) -> Response:
+    classes = enumerate(releases_service.reading_classes(page.session), 1)
+    rows = [ClassRow.of(place, info) for place, info in classes] if form is None else form.rows()
+    version, _ = releases_service.class_settings(page.session)
+    versions = releases_service.list_class_settings(page.session)
+    status = 422 if faults else 200
+    return page.render("classes.html", status, rows=rows, version=version, versions=versions, faults=faults or {})
+
+
+def _set_classes(page: Page, settings: Sequence[ClassSetting], seen: int, released: Sequence[ClassOut]) -> None:
+    keys = page.context.keys.audit
+    releases_service.change_class_settings(page.session, keys, page.principal, settings, seen, released)
+
+
+def _released_classes(session: Session) -> list[ClassOut]:
+    return releases_service.cached_release_classes(session, releases_service.served_release_id(session))
+
+
+@router.post("/classes")
+def change_classes(page: ManagerForm, form: Annotated[ClassesForm, Form()]) -> Response:
+    """Set the classes by a new version; what is refused stands beside its field, and the rest is kept."""
+    released = _released_classes(page.session)
+    try:
+        _set_classes(page, form.settings(released), form.version, released)
+    except (WrongFields, Conflict) as exc:
+        page.session.rollback()
+        return _render_classes(page, form, exc.faults if isinstance(exc, WrongFields) else {"": exc.detail})
+    return redirect_to("/classes")
+
+
+@router.post("/classes/restore")
+def restore_classes(
+    page: ManagerForm, version: Annotated[int, Form(ge=0)], seen: Annotated[int, Form(ge=0)]
+) -> Response:
+    """Set the classes as an earlier version did, or as the release has them."""
+    settings = releases_service.restored_settings(page.session, version)
+    _set_classes(page, settings, seen, _released_classes(page.session))
+    return redirect_to("/classes")

@@ -376,3 +376,20 @@ def test_an_erasure_forgets_the_answers_that_show_its_cases_and_no_others(servic
     bodies = service.scalars(select(IdempotencyRecord.body))
     assert not [body for body in bodies if isinstance(body, dict) and body.get("external_id") == "gone"]
     assert uuid.UUID(case["id"]) not in service.scalars(select(IdempotencyRecord.case_id))
+
+
+def test_an_external_id_with_another_patient_or_site_is_refused_by_name(service: Service) -> None:
+    data, said = cell_png(4), {"patient": "P-1", "site": "Zürich"}
+    first = service.upload("one id", data, **said)
+    again = [service.upload("one id", data, **fields) for fields in (said, {}, said | {"metadata": '{"mpp": "0.1"}'})]
+    assert [(answer.status_code, answer.json()["id"]) for answer in again] == [(200, first.json()["id"])] * 3
+    for changed, named in (
+        ({"site": "Köln"}, "different site;"),
+        ({"patient": "P-2"}, "different patient;"),
+        ({"patient": "P-2", "site": "Köln"}, "different patient and site;"),
+    ):
+        answer = service.upload("one id", data, **said | changed)
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:secondread:problem:external-id-taken")
+        assert named in answer.json()["detail"]
+    case = service.document(f"/v1/cases/{first.json()['id']}")
+    assert (case["patient"], case["site"]) == ("P-1", "Zürich")

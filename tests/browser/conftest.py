@@ -124,10 +124,10 @@ def read_by_outsiders(made: Installation, case_id: str, *labels: int) -> None:
 class Person:
     """A browser that remembers what went wrong, signed in unless the name is empty."""
 
-    def __init__(self, browser: Browser, made: Installation, name: str, scheme: str = "light") -> None:
+    def __init__(self, browser: Browser, made: Installation, name: str, scheme: str = "light", **device: Any) -> None:
         self.faults: list[str] = []
         self.dark = scheme == "dark"
-        self.context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+        self.context = browser.new_context(color_scheme=scheme, **device)  # type: ignore[arg-type]
         self.page: Page = self.context.new_page()
         self.address = made.address
         self.page.set_default_timeout(patient(10_000))
@@ -240,12 +240,12 @@ def begin(person: Person) -> Page:
     return page
 
 
-def begin_with(browser: Browser, made: Installation, name: str, n: int = 0) -> tuple[Person, Page]:
+def begin_with(browser: Browser, made: Installation, name: str, n: int = 0, **device: Any) -> tuple[Person, Page]:
     """The reading page of an annotator after so many cases were stored, with the cases ahead at hand."""
     for _ in range(n):
         number = next(_NUMBERS)
         upload(made, f"cell {number}", number)
-    person = Person(browser, made, name)
+    person = Person(browser, made, name, **device)
     return person, begin(person)
 
 

@@ -11,6 +11,7 @@ from tests.browser.conftest import (
     WATCH,
     Person,
     begin,
+    close_open_requests,
     read_by_outsiders,
     set_policy,
     set_reveal,
@@ -31,7 +32,9 @@ def settled(browser: Browser, installation: Installation) -> Installation:
     key = derive_keys(Settings(home=installation.home).key_ring()).partition
     names = (f"settled {n}" for n in range(1000) if partition_of(key, None, f"settled {n}") == "calibration")
     for number in range(2 * N_CELLS):
-        read_by_outsiders(installation, upload(installation, next(names), 300 + number), *[number % 2] * 3)
+        # the size of a pixel is known of the cells of the first class
+        fields = {} if number % 2 else {"metadata": '{"mpp": "0.05"}'}
+        read_by_outsiders(installation, upload(installation, next(names), 300 + number, **fields), *[number % 2] * 3)
     for number in range(4):
         upload(installation, f"to be read {number}", 400 + number)
     choose_cells(browser, installation)
@@ -94,3 +97,28 @@ def test_a_key_opens_the_cells_of_a_class_and_nothing_moves(browser: Browser, se
         page.keyboard.press("b")
         until(page, lambda: shown(page) not in {case, ""}, "the key answers again")  # noqa: B023
         assert reader.faults == []
+
+
+@pytest.mark.slow
+def test_reference_cells_have_the_scale_of_the_cell_or_say_that_it_is_unknown(
+    browser: Browser, settled: Installation
+) -> None:
+    """At 0.05 µm per pixel next to 0.1, a pixel is half as wide; a closer look at the cell is one at them as well."""
+    close_open_requests(settled)
+    upload(settled, "of known scale", 450, metadata='{"mpp": "0.1"}')
+    page = begin(Person(browser, settled, "cleo"))
+    for presses in (0, 2):
+        for _ in range(presses):
+            page.keyboard.press("+")
+        page.keyboard.press("r")
+        page.select_option("[data-references-class]", "blast")
+        page.wait_for_selector("dialog .crop img[style*=width] >> nth=5")
+        image = page.evaluate("document.querySelector('.stage img').getBoundingClientRect().height")
+        widths = page.evaluate("[...document.querySelectorAll('dialog .crop img')].map((one) => one.offsetWidth)")
+        assert widths == [pytest.approx(image / 2, abs=1)] * 6
+        assert "Same scale as the cell" in page.inner_text("dialog")
+        page.select_option("[data-references-class]", "lymphocyte")
+        page.wait_for_selector("dialog [data-reference-class=lymphocyte]")
+        assert page.locator("dialog li:has-text('scale unknown')").count() == 6
+        assert page.locator("dialog .crop").count() == 0
+        page.keyboard.press("Escape")

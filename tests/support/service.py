@@ -267,6 +267,9 @@ def fill_targets(session: Session) -> None:
     limits = {"disagreement_gap": 0.1, "leading_gap": 0.1, "caught": 0.5, "agreement": 0.8, "hours": 48.0}
     account_id = session.execute(select(tables.Account.id)).scalars().first()
     session.add(tables.ReportTargets(version=1, reason="test", created_by=account_id, **limits))
+    session.add(
+        tables.ClassSettings(version=1, classes=[{"code": "blast", "name": "Blast cell"}], created_by=account_id)
+    )
 
 
 def fill_references(session: Session) -> None:

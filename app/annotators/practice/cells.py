@@ -25,7 +25,7 @@ from app.database.tables import (
     Repeat,
     time_of,
 )
-from app.releases.service import reading_classes
+from app.releases.service import class_names
 from app.triage.service import current_policy
 from ml.agreement.qualification import LEAST_SLIPS, slip_rate
 from ml.util.arrays import FloatArray
@@ -55,7 +55,7 @@ class CellOutcomes:
 
 def outcomes_of(session: Session, case_ids: list[uuid.UUID]) -> CellOutcomes:
     """Load the outcomes of some cells in their order; those without a prediction are left out."""
-    codes = [info.code for info in reading_classes(session)]
+    codes = list(class_names(session))
     ids = select(Case.id.label("case_id")).where(Case.id.in_(case_ids)).subquery()
     opinions = opinions_until(session, ids, time_of(session))
     triples = [(case_id, opinions[case_id], _NOBODY) for case_id in case_ids if case_id in opinions]

@@ -120,6 +120,7 @@ COVERED: Mapping[str, TableCoverage] = {
     ),
     "case_twins": TableCoverage(),
     "class_definitions": TableCoverage(),
+    "class_settings": TableCoverage(),
     "daily_thresholds": TableCoverage(),
     "erasures": TableCoverage(free={"finished_at": "when the files of the database had forgotten the patient too"}),
     "evaluations": TableCoverage(),

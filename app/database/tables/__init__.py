@@ -16,7 +16,8 @@ from app.database.tables.annotators import (
     ReaderModelRow,
     ReferenceCell,
 )
-from app.database.tables.append_only import APPEND_ONLY, create_triggers, drop_triggers
+from app.database.tables.append_only import EVERY_APPEND_ONLY as APPEND_ONLY
+from app.database.tables.append_only import create_triggers, drop_triggers
 from app.database.tables.audit import (
     AuditEvent,
     AuditHead,
@@ -44,6 +45,7 @@ from app.database.tables.reads import (
 from app.database.tables.releases import (
     Alias,
     AnswerSets,
+    ClassSettings,
     PublishedEstimates,
     PublishedReportRow,
     ReleaseRow,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-#: Tables whose rows are never changed or deleted.
+#: Tables of the first migration whose rows are never changed or deleted.
 APPEND_ONLY = (
     "labels",
     "predictions",
@@ -22,6 +22,8 @@ APPEND_ONLY = (
     "reference_cells",
     "class_definitions",
 )
+#: Every such table, with those of later migrations.
+EVERY_APPEND_ONLY = (*APPEND_ONLY, "class_settings")
 
 
 def create_triggers(dialect: str, table: str) -> list[str]:

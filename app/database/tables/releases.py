@@ -79,6 +79,17 @@ class ReportTargets(IdentifiedRow, BaseTable):
     created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
 
 
+class ClassSettings(IdentifiedRow, BaseTable):
+    """One version of the names, order, groups and keys of the classes; the highest version is in force."""
+
+    __tablename__ = "class_settings"
+
+    version: Mapped[int] = mapped_column(Integer, unique=True)
+    # app.releases.class_settings.ClassSetting of each class, in order; empty for those of the release
+    classes: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    created_by: Mapped[uuid.UUID] = mapped_column(ForeignKey("accounts.id"))
+
+
 class PublishedReportRow(BaseTable):
     """Latest report on one question, and the job that makes the next one."""
 

@@ -38,6 +38,8 @@ document.addEventListener("keydown", (event) => {
   finder.focus();
 });
 
+document.querySelector("[aria-invalid=true]")?.focus(); // what was refused may stand far below
+
 document.querySelector("[data-back]")?.addEventListener("click", (event) => {
   if (history.length > 1) {
     event.preventDefault();

@@ -34,7 +34,11 @@ let present = [];
 // Read the actions of the page again, and print their keys beside them.
 export function refreshKeys() {
   present = actions();
-  assigned = assignKeys(present, store.get("keys", {}));
+  const chosen = store.get("keys", {});
+  // keys of a person's own were kept by the names of classes, which may change now
+  for (const { name, element } of present) chosen[name] ??= chosen[element.dataset.former];
+  store.set("keys", chosen);
+  assigned = assignKeys(present, chosen);
   for (const { name, hint } of present) {
     const key = assigned.shown.get(name) ?? "";
     hint.textContent = PRINTED[key] ?? key;

@@ -5,7 +5,7 @@ import { give, hooks as answerHooks, post, refusal, tellUnlessWaiting, waiting }
 import { drawDay, drawn, imageOf, keptOf, labelOf, noteDisplay, placeOf } from "./cases.js";
 import { forgetCode, hooks as keyHooks } from "./keyboard.js";
 import { HOLD_MS, LEVELS, levelAfter } from "./keys.js";
-import { account, all, askToSignIn, find, say, store } from "./page.js";
+import { account, all, askToSignIn, endNotice, find, say, store } from "./page.js";
 import { isAway } from "./time.js";
 import { t } from "./words.js";
 
@@ -16,6 +16,8 @@ const BEHIND = 10;
 const RETRY_MS = 2000;
 // For so long a key that gives a case away may be taken back, and the page stays after the last answer.
 const REGRET_MS = 5000;
+// A touch so soon after a case has come was meant for the case before.
+const TOO_SOON_MS = 300;
 
 export function readOn(page, viewer, { leases, restart }) {
   const form = find("form[data-answer]", page);
@@ -36,6 +38,9 @@ export function readOn(page, viewer, { leases, restart }) {
   let regretted = null; // what is sent unless it is taken back
   let held = null; // the key of a class that is down
   let pending = false; // a class is chosen by Shift: how sure, and a second choice, may follow
+  let touched = false; // the last press was by a finger
+  let since = 0; // when the case that is shown has come
+  let undoing; // runs while what was done last can be undone by a button
 
   const now = () => line[place];
   const ahead = () => line.slice(place + 1).filter((one) => !labelOf(one));
@@ -114,7 +119,7 @@ export function readOn(page, viewer, { leases, restart }) {
     if (regretted) return; // its message says how to take that back
     if (waiting().length) return say(t("That was the last cell. Your last answers are being sent."));
     const correctable = answered === line[place - 1];
-    if (correctable) say(t("That was the last cell. You can still go back and correct it."));
+    if (correctable) offerUndo("answered", t("That was the last cell. You can still go back and correct it."));
     leaving = setTimeout(() => location.assign("/worklist"), correctable ? REGRET_MS : 0);
   }
 
@@ -133,7 +138,7 @@ export function readOn(page, viewer, { leases, restart }) {
 
   function show() {
     const one = now();
-    shown = one ?? null;
+    [shown, since] = [one ?? null, performance.now()];
     clearTimeout(leaving);
     const enabled = Boolean(one);
     for (const part of all("fieldset, button", form)) part.disabled = !enabled || (one.broken && !part.matches("[data-action='cannot tell']"));
@@ -177,7 +182,7 @@ export function readOn(page, viewer, { leases, restart }) {
 
   // What is chosen, and below it what may follow.
   function told(text, hint = "") {
-    find("[data-choice]", page).replaceChildren(text, Object.assign(document.createElement("span"), { textContent: hint }));
+    find("[data-choice]", page).replaceChildren(...(text ? [text, Object.assign(document.createElement("span"), { textContent: hint })] : []));
   }
 
   function move(step) {
@@ -203,6 +208,7 @@ export function readOn(page, viewer, { leases, restart }) {
     const one = now();
     if (!one || one.broken) return;
     settle();
+    endNotice("answered");
     const second = form.elements.second_choice;
     if (second.value === label) second.value = "";
     radios.find((radio) => radio.value === label).checked = true;
@@ -259,8 +265,18 @@ export function readOn(page, viewer, { leases, restart }) {
     settle();
     const body = new URLSearchParams({ reason, form_key: `${crypto.randomUUID?.() ?? one.read}`.replaceAll("-", "") });
     regretted = { one, body, timer: setTimeout(settle, REGRET_MS) };
-    say(t("Cannot tell. Press Backspace to undo."));
+    offerUndo("given away", touched ? t("Cannot tell.") : t("Cannot tell. Press Backspace to undo."));
     takeOut(one);
+  }
+
+  // Say what was done, with a button that undoes it: an answer is sent at once, so that none is lost, and is corrected.
+  function offerUndo(about, text) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: t("Undo") });
+    button.addEventListener("click", back);
+    say(text, false, about);
+    find("[data-status]").append(" ", button);
+    clearTimeout(undoing);
+    undoing = setTimeout(() => endNotice(about), REGRET_MS);
   }
 
   // What could be taken back until now is sent.
@@ -272,7 +288,7 @@ export function readOn(page, viewer, { leases, restart }) {
     showBack();
     const reply = await fetch(`/reads/${one.answer}/decline`, { method: "POST", headers: { Accept: "application/json" }, body, redirect: "manual", keepalive: true }).catch(() => null);
     const refused = reply && (await refusal(reply));
-    if (reply?.status === 204) say("");
+    if (reply?.status === 204) endNotice("given away");
     else if (refused) say(refused, true);
     else {
       seen.delete(one.read);
@@ -283,6 +299,7 @@ export function readOn(page, viewer, { leases, restart }) {
   }
 
   function back(event) {
+    endNotice("answered");
     if (regretted) {
       event?.preventDefault();
       clearTimeout(regretted.timer);
@@ -305,6 +322,16 @@ export function readOn(page, viewer, { leases, restart }) {
     event.preventDefault();
     const label = new FormData(form).get("label");
     if (label) answer(label);
+  });
+  // A touch of a class answers, unless more is to be said; a mouse chooses, and the button answers.
+  page.addEventListener("pointerdown", ({ pointerType }) => (touched = pointerType === "touch"));
+  form.addEventListener("click", (event) => {
+    const label = event.target;
+    if (!touched || !label.matches("input[name=label]") || !store.get("one-key", true)) return;
+    if (performance.now() - since < TOO_SOON_MS) return event.preventDefault();
+    if (find("details", form).open) return;
+    answer(label.value);
+    offerUndo("answered", t("Answered: {name}", { name: name(label.value) }));
   });
   find("[data-previous]", page).addEventListener("click", back);
   if (decline) {

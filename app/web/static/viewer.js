@@ -35,6 +35,7 @@ export function lookCloser(figure) {
     if (scale && image !== cell) scale.hidden = true;
     if (!scale || image !== cell || !(microns > 0) || !image.naturalWidth) return;
     const perMicron = (fit(image) * view.zoom) / microns;
+    figure.dataset.perMicron = perMicron;
     const length = LENGTHS.findLast((one) => one * perMicron <= stage.clientWidth / 4) ?? LENGTHS[0];
     scale.hidden = false;
     find("[data-scale-bar]", scale).style.width = `${length * perMicron}px`;
@@ -179,6 +180,7 @@ export function lookCloser(figure) {
     // Put another case's image, which is decoded, in the place of the one that is there.
     show({ image, mpp, field: address }) {
       figure.dataset.mpp = mpp ?? "";
+      delete figure.dataset.perMicron;
       if (scale) scale.hidden = true;
       cell = image;
       cell.style.visibility = "";
