@@ -39,6 +39,7 @@ from app.releases.queries import (
     class_names,
     existing_release,
     get_champion_alias,
+    previous_champion,
     read_aliases,
     reading_classes,
     release_by_id,
