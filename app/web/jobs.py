@@ -34,9 +34,9 @@ _EVENT_SECONDS, _IDLE_LOOKS, _RETRY_MS = 1.0, 15, 2000
 def list_jobs(page: ViewerPage) -> Response:
     """Jobs with their progress."""
     jobs = newest_jobs(page.session, _SHOWN)
-    refused = {str(job.id): describe_refusal(page.session, job) for job in jobs if is_refusal(job.error)}
+    refusals = {str(job.id): describe_refusal(page.session, job) for job in jobs if is_refusal(job.error)}
     items, missing = [job_out(job) for job in jobs], list_missing_workers(page.session)
-    return page.render("jobs.html", jobs=items, refused=refused, missing=missing)
+    return page.render("jobs.html", jobs=items, refusals=refusals, missing=missing)
 
 
 @dataclass(frozen=True)
