@@ -64,6 +64,8 @@ def _refused_form_page(request: Request, problem: Problem) -> Response | None:
     context, about = request.app.state.context, {name: uuid.UUID(text) for name, text in request.path_params.items()}
     with context.database.read() as session:
         response = show(page=Page(request, context, request.state.caller, session), **about)
+    if f'action="{request.url.path}"'.encode() not in response.body:  # the page has no such form any more
+        return None
     response.status_code = problem.status
     return response
 
