@@ -4,7 +4,6 @@ import hashlib
 import uuid
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -43,18 +42,19 @@ def previous_champion(session: Session) -> ReleaseRow | None:
     """The release that the champion replaced; None where it replaced none."""
     alias = get_champion_alias(session)
     moves = [] if alias is None else _champion_moves(session, alias)
-    before = next((details.get("before") for _, details in moves), None)
+    before = next((before for _, before in moves), None)
     return None if before is None else release_by_id(session, uuid.UUID(before))
 
 
-def _champion_moves(session: Session, alias: Alias) -> list[tuple[datetime, dict[str, Any]]]:
-    """When the present champion became it, newest first, with the event's details."""
+def _champion_moves(session: Session, alias: Alias) -> list[tuple[datetime, str | None]]:
+    """When the present champion became it, newest first, and the identifier of the one that it replaced."""
     events = (
         select(AuditEvent.created_at, AuditEvent.details)
         .where(AuditEvent.object == str(alias.release_id), AuditEvent.action.in_(("release.add", "alias.move")))
         .order_by(AuditEvent.sequence.desc())
     )
-    return [(at, details) for at, details in session.execute(events) if details.get("alias") == "champion"]
+    moves = session.execute(events)
+    return [(at, details.get("before")) for at, details in moves if details.get("alias") == "champion"]
 
 
 def release_by_id(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:
