@@ -30,6 +30,7 @@ from app.releases.registration import add_release
 from app.reports import report
 from app.settings import Settings
 from app.web import render
+from app.web.audit import _GROUPS
 from tests.app.test_gate_memory import champion
 from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, twice
 from tests.app.test_people import GOOD, first_password
@@ -210,6 +211,8 @@ def test_every_action_of_the_service_has_words() -> None:
     actions = {found for text in texts for found in re.findall(r'action="([a-z_]+\.[a-z_]+)"', text)}
     assert len(actions) > 20
     assert actions <= set(WORDS)
+    grouped = [kind for kinds in _GROUPS.values() for kind in kinds]
+    assert sorted(grouped) == sorted({action.partition(".")[0] for action in WORDS})
 
 
 REASON = "it is <better> & calmer"
