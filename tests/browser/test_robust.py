@@ -112,6 +112,11 @@ def test_a_refused_form_takes_the_eye_and_the_keyboard_to_its_first_fault(
     lead.follow("main form button >> nth=0")
     assert page.evaluate("document.activeElement.name") == "name"
     assert lead.violations() == []
+    for path in ("/people", "/practice", "/imports", "/releases"):
+        lead.go(path)
+        for box in [one.bounding_box() for one in page.locator("main form[method=post]:visible").all()]:
+            assert box is not None
+            assert box["height"] < 768, path
     assert all("status of 4" in fault for fault in lead.faults)
 
 
