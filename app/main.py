@@ -43,13 +43,14 @@ from app.web.audit import router as audit_pages
 from app.web.cells import router as cell_pages
 from app.web.imports import router as import_pages
 from app.web.jobs import router as job_pages
+from app.web.page import answer_with_page
 from app.web.people import router as people_pages
 from app.web.practice import router as practice_pages
 from app.web.reading import router as reader_pages
 from app.web.reading_app import router as resident_pages
 from app.web.reference_cells import router as reference_pages
 from app.web.releases import router as release_pages
-from app.web.render import StaticAssets, problem_page
+from app.web.render import StaticAssets
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
 from secondread import __version__
@@ -142,7 +143,7 @@ def create_app(settings: Settings | None = None, *, sharing: int = 1) -> FastAPI
     app.state.limiters = (of_callers, of_addresses, bodies, HASHING, PARSING)
     attach_context(app, settings, sharing)
     errors.install_error_handlers(
-        app, lambda request, problem: protocol_error(request, problem) or problem_page(request, problem)
+        app, lambda request, problem: protocol_error(request, problem) or answer_with_page(request, problem)
     )
     for router in _ROUTERS:
         app.include_router(router)

@@ -180,7 +180,7 @@ def choose_password(session: Session, keys: AuditKeys, principal: Principal, pre
     """Set one's own local password; every other session of the account ends."""
     stored = _stored_hash(session, principal)
     if stored is not None and not verify_password(stored, present):
-        raise Forbidden("the current password is wrong")
+        raise WrongPassword("the current password is wrong")
     try:
         chosen = hash_password(wanted)
     except ValueError as exc:
@@ -213,15 +213,23 @@ def _stored_hash(session: Session, principal: Principal) -> str | None:
     return stored
 
 
+class WrongPassword(Forbidden):
+    """The password that a step asks for is not the caller's."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.faults = {"password": detail}
+
+
 def confirm_password(session: Session, principal: Principal, password: str | None) -> None:
     """Make sure that it is still the person who signed in; API keys prove themselves with every request."""
     if principal.session_id is None and password is None:
         return
     stored = _stored_hash(session, principal)
     if stored is None and principal.session_id is not None:
-        raise Forbidden("this step needs your password; choose one first")
+        raise WrongPassword("this step needs your password; choose one first")
     if not verify_password(stored, password or ""):
-        raise Forbidden("the password is missing or wrong; enter it again")
+        raise WrongPassword("the password is missing or wrong; enter it again")
 
 
 def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool, actor: str = COMMAND_LINE) -> None:

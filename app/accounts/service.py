@@ -4,6 +4,7 @@ from app.accounts.people import (
     SEEN_EVERY,
     SESSION_IDLE,
     SESSION_LIFETIME,
+    WrongPassword,
     account_of_key,
     account_sees_more,
     add_account,

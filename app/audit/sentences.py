@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Formatter
 
 from sqlalchemy import select
@@ -105,6 +105,8 @@ class SentencePart:
 
     text: str
     link: str | None = None
+    # what the event is about, not words of the sentence itself
+    of_event: bool = False
 
 
 def summarize_action(action: str, say: Say = str) -> str:
@@ -134,7 +136,7 @@ def _build_sentence(event: AuditEventOut, known: "_EventNames") -> Iterable[Sent
         if text:
             yield SentencePart(text)
         if name is not None:
-            yield known.part(name, event)
+            yield replace(known.part(name, event), of_event=True)
 
 
 def _parse_uuid(value: object) -> uuid.UUID | None:

@@ -145,6 +145,8 @@ class Problem(Exception):
 
     def __init__(self, detail: str, /, **values: object) -> None:
         self.detail = Message(detail, **values) if values else detail
+        #: By the field of a form what is wrong with it; an empty name for the form as a whole.
+        self.faults: dict[str, str] = {"": self.detail}
         super().__init__(self.detail)
 
 
@@ -289,8 +291,9 @@ def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     """Answer a validation error by place and reason, without repeating the input."""
     errors = [_make_fault(error["loc"], error["msg"]) for error in exc.errors()]
     render: PageRenderer | None = request.app.state.problem_page
-    sentences = list(dict.fromkeys(map(describe_fault_on_page, exc.errors())))[:3]
-    page = None if render is None else render(request, InvalidValue(joined("; ", sentences)))
+    problem = InvalidValue(joined("; ", list(dict.fromkeys(map(describe_fault_on_page, exc.errors())))[:3]))
+    problem.faults = {printable(str(error["loc"][-1])): describe_fault(error) for error in reversed(exc.errors())}
+    page = None if render is None else render(request, problem)
     return page or problem_response(InvalidValue("one or more values are invalid; see errors"), errors)
 
 

@@ -23,6 +23,15 @@ def format_time(value: datetime | None) -> str:
     return Markup('<time datetime="{}">{}</time>').format(utc.isoformat(), utc.strftime("%Y-%m-%d %H:%M UTC"))
 
 
+def isolate_name(name: object) -> str:
+    """Put a name from outside into an element of its own, so that its direction turns nothing else.
+
+    >>> str(isolate_name("a<b"))
+    '<bdi>a&lt;b</bdi>'
+    """
+    return Markup("<bdi>{}</bdi>").format(name)
+
+
 def humanize_code(value: str) -> str:
     """Write a code in words.
 
@@ -78,6 +87,7 @@ FILTERS = {
     "count": count,
     "moment": format_time,
     "class_name": class_name,
+    "isolated": isolate_name,
     "upper_first": upper_first,
     "sentence": complete_sentence,
     "by_group": by_group,

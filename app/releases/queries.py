@@ -34,13 +34,28 @@ def champion_since(session: Session) -> datetime | None:
     alias = get_champion_alias(session)
     if alias is None:
         return None
+    return next(
+        (at for at, _ in _champion_moves(session, alias)), existing_release(session, alias.release_id).created_at
+    )
+
+
+def previous_champion(session: Session) -> ReleaseRow | None:
+    """The release that the champion replaced; None where it replaced none."""
+    alias = get_champion_alias(session)
+    moves = [] if alias is None else _champion_moves(session, alias)
+    before = next((before for _, before in moves), None)
+    return None if before is None else release_by_id(session, uuid.UUID(before))
+
+
+def _champion_moves(session: Session, alias: Alias) -> list[tuple[datetime, str | None]]:
+    """When the present champion became it, newest first, and the identifier of the one that it replaced."""
     events = (
         select(AuditEvent.created_at, AuditEvent.details)
         .where(AuditEvent.object == str(alias.release_id), AuditEvent.action.in_(("release.add", "alias.move")))
         .order_by(AuditEvent.sequence.desc())
     )
-    moments = (moment for moment, details in session.execute(events) if details.get("alias") == "champion")
-    return next(moments, existing_release(session, alias.release_id).created_at)
+    moves = session.execute(events)
+    return [(at, details.get("before")) for at, details in moves if details.get("alias") == "champion"]
 
 
 def release_by_id(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:

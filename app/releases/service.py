@@ -49,6 +49,7 @@ from app.releases.queries import (
     existing_release,
     get_champion_alias,
     named_release_classes,
+    previous_champion,
     read_aliases,
     reading_classes,
     release_by_id,

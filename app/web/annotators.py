@@ -14,14 +14,13 @@ from app.annotators.models.service import ReaderFitIn, ReaderSwitchIn
 from app.annotators.service import ME, annotator_named, own_reading
 from app.cases import service as case_service
 from app.database.tables import Case
-from app.http.errors import InvalidValue
 from app.http.languages import class_name, gettext, ngettext
 from app.http.models import Line, PageText
 from app.labels.service import LISTED, labelled_cases
 from app.metrics.service import reader_drift
 from app.releases.service import class_names, get_champion_alias
 from app.web.charts import week_chart
-from app.web.forms import validate_form
+from app.web.forms import back_to, require_reason, validate_form
 from app.web.page import AnnotatorPage, ManagerForm, ManagerPage, Page
 from app.web.reading import case_number
 from app.web.render import redirect_to
@@ -154,6 +153,7 @@ def show_annotator_model(version: Annotated[int, Path(ge=1, le=2**31 - 1)], page
 
 
 @router.post("/readers/fit")
+@back_to(show_annotator_models, {"": "experts"})
 def fit_annotator_model(page: ManagerForm, experts: Annotated[PageText, Form(max_length=2000)] = "") -> Response:
     """Fit a model on the labels collected so far, in a job."""
     named = [name.strip() for name in experts.split(",") if name.strip()]
@@ -162,6 +162,7 @@ def fit_annotator_model(page: ManagerForm, experts: Annotated[PageText, Form(max
 
 
 @router.post("/readers/switch")
+@back_to(show_annotator_models)
 def switch_annotator_model(
     page: ManagerForm,
     revision: Annotated[int, Form(ge=0)],
@@ -169,8 +170,7 @@ def switch_annotator_model(
     reason: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:
     """Weigh labels by a version, or take annotators as alike again."""
-    if not reason.strip():
-        raise InvalidValue("give a reason")
+    require_reason(reason)
     body = validate_form(ReaderSwitchIn, version=version or None, reason=reason)
     service.switch_model(page.session, page.context, page.principal.name, body, revision)
     return redirect_to("/readers")

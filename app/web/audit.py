@@ -1,6 +1,7 @@
 """HTML routes of the audit: events as sentences, and as a CSV file."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated
@@ -78,6 +79,23 @@ def _load_event_page(
     return events, describe_events(session, events.items, say)
 
 
+_ = languages.gettext_noop
+#: Actions by the first word of their codes, as the filter offers them.
+_GROUPS = {
+    _("Reading"): ("label", "read", "repeat", "request"),
+    _("Cells"): ("case", "definition", "patient", "predictions", "reference"),
+    _("Models"): ("alias", "gate", "readers", "release"),
+    _("People"): ("account", "annotator", "key", "practice", "session"),
+    _("Policy"): ("policy", "targets"),
+    _("System"): ("db", "job", "rows"),
+}
+
+
+def _list_actions(kinds: Sequence[str]) -> list[tuple[str, str]]:
+    found = [action for action in WORDS if action.partition(".")[0] in kinds]
+    return sorted(((one, summarize_action(one, _translate_event_text)) for one in found), key=lambda choice: choice[1])
+
+
 @router.get("/audit")
 def show_audit(page: ManagerPage, asked: _FilterQuery) -> Response:
     """Who did what, newest first."""
@@ -92,10 +110,7 @@ def show_audit(page: ManagerPage, asked: _FilterQuery) -> Response:
         here=urlencode(asked.query(str(asked.cursor or ""))),
         older=urlencode(asked.query(events.next_cursor)),
         actors=[*(account.name for account in all_accounts(page.session)), *_PROGRAMS],
-        actions=sorted(
-            ((action, summarize_action(action, _translate_event_text)) for action in WORDS),
-            key=lambda choice: choice[1],
-        ),
+        actions={languages.gettext(name): _list_actions(kinds) for name, kinds in _GROUPS.items()},
         head=chain_events.read_head_text(page.session),
         public_key=page.context.keys.audit.public_key,
     )

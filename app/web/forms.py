@@ -3,12 +3,13 @@
 import hmac
 import re
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import Depends, Form, Request
+from fastapi import Depends, Form, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import FormData
 
 from app.audit.chain.keys import AnnotatorKeys
 from app.database.idempotency import Once
@@ -69,18 +70,67 @@ def answer_of_handle(keys: AnnotatorKeys, principal: Principal, handle: str) -> 
     return read_id, None if parts[2] is None else int(parts[2])
 
 
+@dataclass(frozen=True)
+class TypedForm:
+    """A form as a page shows it: as stored, or after a refusal with what was typed and what is wrong with it."""
+
+    path: str = ""
+    typed: FormData = field(default_factory=FormData)
+    # by field; an empty name for the form as a whole
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, path: str, **fields: object) -> "TypedForm":
+        """The form that posts to a path, with these values where several forms do; as stored unless it was refused."""
+        mine = path == self.path and all(self.typed.get(name) == str(value) for name, value in fields.items())
+        return self if mine else TypedForm()
+
+    def value(self, name: str, stored: object = "") -> object:
+        """What a field shows."""
+        return self.typed.get(name, "") if self.path else stored
+
+
+_BACK_TO = "back_to"
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Response])
+
+
+def back_to(show: Callable[..., Response], fields: Mapping[str, str] = {}) -> Callable[[_Endpoint], _Endpoint]:
+    """A refused form of this route comes back on the page that ``show`` draws; ``fields`` renames those of faults."""
+
+    def mark(endpoint: _Endpoint) -> _Endpoint:
+        setattr(endpoint, _BACK_TO, (show, fields))
+        return endpoint
+
+    return mark
+
+
+def page_of_form(request: Request) -> tuple[Callable[..., Response], Mapping[str, str]] | None:
+    """The page that a refused form comes back on, and the names of its fields; None for other routes."""
+    found: tuple[Callable[..., Response], Mapping[str, str]] | None
+    found = getattr(request.scope.get("endpoint"), _BACK_TO, None)
+    return found
+
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class WrongFields(InvalidValue):
     """Fields of a form that are not acceptable."""
 
-    def __init__(self, faults: dict[str, str]) -> None:
+    def __init__(self, faults: Mapping[str, str]) -> None:
         sentences = [
             f"{name.replace('_', ' ')} {translate_sentence(what)}" if name else what for name, what in faults.items()
         ]
         super().__init__("; ".join(sentences))
-        self.faults = faults
+        self.faults = dict(faults)
+
+
+def require_reason(text: str) -> str:
+    """A reason that somebody typed, which must say something."""
+    if not text.strip():
+        problem = InvalidValue("give a reason")
+        problem.faults = {"reason": problem.detail}
+        raise problem
+    return text.strip()
 
 
 class MoveForm(BaseModel):
@@ -89,6 +139,7 @@ class MoveForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     alias: Literal["champion", "challenger"]
+    listed: bool = False  # whether it stands on the page of all releases
     revision: int = Field(ge=0)
     despite_gate: bool = False
     reason: PageText = Field("", max_length=2000)
@@ -159,7 +210,7 @@ class PolicyForm(BaseModel):
         typed = {name: as_number(text) if name in _NUMBERS else text for name, text in self.model_dump().items()}
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
         if needed not in values:
-            raise WrongFields({needed: "is needed by this rule"})
+            raise WrongFields({needed: Message("is needed by this rule")})
         return validate_form(PolicyIn, **{"adjudicate_below": None} | values)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from contextlib import AsyncExitStack
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -12,11 +11,12 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from app.accounts.service import GuardedRoute, RequireScope
 from app.context import AppContext
 from app.database.engine import ReadSession
-from app.http.errors import BadRequest, InvalidValue, Problem, StorageFull, TooLarge
+from app.http.errors import BadRequest, InvalidValue
 from app.imports import service as import_service
 from app.jobs.service import job_out, newest_jobs
 from app.web.filters import csv_file
-from app.web.page import ImporterForm, ImporterPage, Page
+from app.web.forms import back_to
+from app.web.page import ImporterForm, ImporterPage
 from app.web.render import redirect_to
 
 
@@ -97,56 +97,34 @@ _ROWS = 200
 @router.get("/imports")
 def show_imports(page: ImporterPage) -> Response:
     """Imports so far, and a form for another one."""
-    return _render_imports(page)
-
-
-def _render_imports(page: Page, problem: Problem | None = None) -> Response:
     jobs = [job_out(job) for job in newest_jobs(page.session, 50, "import")]
-    status = 200 if problem is None else problem.status
     checks = [job_out(job) for job in newest_jobs(page.session, 20, import_service.CHECK)]
-    return page.render("imports.html", status, jobs=jobs, checks=checks, problem=problem)
+    return page.render("imports.html", jobs=jobs, checks=checks)
 
 
-async def _receive_archive(
-    request: Request, context: AppContext
-) -> AsyncIterator[import_service.ReceivedArchive | Problem]:
-    """Store the form's archive on disk; yield it, or the error that prevents its import."""
+async def _receive_archive(request: Request, context: AppContext) -> AsyncIterator[import_service.ReceivedArchive]:
+    """Store the form's archive on disk."""
     chunks = stream_form_file(request.stream(), request.headers.get("content-type", ""), "archive")
-    async with AsyncExitStack() as stack:
-        try:
-            archive: import_service.ReceivedArchive | Problem = await stack.enter_async_context(
-                import_service.receive_body(chunks, context)
-            )
-        except (BadRequest, InvalidValue, StorageFull, TooLarge) as exc:
-            archive = exc
+    async with import_service.receive_body(chunks, context) as archive:
         yield archive
 
 
+_Archive = Annotated[import_service.ReceivedArchive, Depends(_receive_archive)]
+
+
 @router.post("/imports")
-def upload_archive(
-    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)], page: ImporterForm
-) -> Response:
+@back_to(show_imports, {"": "archive"})
+def upload_archive(archive: _Archive, page: ImporterForm) -> Response:
     """Take an archive and import it in a job; what is wrong with it stands beside the field."""
-    if isinstance(archive, Problem):
-        return _render_refused_archive(page, archive)
     return redirect_to(
         f"/imports/{import_service.begin_import(page.session, page.context, page.principal, archive).id}"
     )
 
 
-def _render_refused_archive(page: Page, problem: Problem) -> Response:
-    if "text/html" not in page.request.headers.get("accept", ""):
-        raise problem
-    return _render_imports(page, problem)
-
-
 @router.post("/imports/checks")
-def check_archive(
-    archive: Annotated[import_service.ReceivedArchive | Problem, Depends(_receive_archive)], page: ImporterForm
-) -> Response:
+@back_to(show_imports, {"": "archive"})
+def check_archive(archive: _Archive, page: ImporterForm) -> Response:
     """Take an archive and say in a job what its import would do; what is wrong with it stands beside the field."""
-    if isinstance(archive, Problem):
-        return _render_refused_archive(page, archive)
     return redirect_to(
         f"/imports/checks/{import_service.begin_check(page.session, page.context, page.principal, archive).id}"
     )

@@ -34,9 +34,9 @@ _EVENT_SECONDS, _IDLE_LOOKS, _RETRY_MS = 1.0, 15, 2000
 def list_jobs(page: ViewerPage) -> Response:
     """Jobs with their progress."""
     jobs = newest_jobs(page.session, _SHOWN)
-    refused = {str(job.id): _describe_refusal(page.session, job) for job in jobs if is_refusal(job.error)}
+    refusals = {str(job.id): describe_refusal(page.session, job) for job in jobs if is_refusal(job.error)}
     items, missing = [job_out(job) for job in jobs], list_missing_workers(page.session)
-    return page.render("jobs.html", jobs=items, refused=refused, missing=missing)
+    return page.render("jobs.html", jobs=items, refusals=refusals, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class RefusedRecalibration:
     labels_came: bool
 
 
-def _describe_refusal(session: Session, job: JobView) -> RefusedRecalibration:
+def describe_refusal(session: Session, job: JobView) -> RefusedRecalibration:
+    """Why a recalibration was refused, and whether labels came since."""
     what, *sentences = what_is_refused(job.error or "")
     newest = newest_label_at(session)
     came = newest is not None and newest > job.created_at  # one that came meanwhile may not have been seen

@@ -1,13 +1,19 @@
 """Calls of pages and of their forms."""
 
+import uuid
 from datetime import tzinfo
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Response
+from anyio import from_thread
+from fastapi import Request, Response
+from starlette.datastructures import FormData
 
+from app.accounts.service import WrongPassword
 from app.context import Call, reading_call, writing_call
-from app.web.render import render_page
+from app.http.errors import BadRequest, Conflict, InvalidValue, PreconditionFailed, Problem, StorageFull, TooLarge
+from app.web.forms import TypedForm, page_of_form
+from app.web.render import problem_page, render_page
 
 
 class Page(Call):
@@ -18,9 +24,50 @@ class Page(Call):
         """Time zone of the laboratory."""
         return self.context.settings.zone
 
+    @property
+    def refused(self) -> TypedForm:
+        """The form that was refused, which the page shows again."""
+        refused: TypedForm = self.request.state.refused
+        return refused
+
     def render(self, name: str, status: int = 200, **values: Any) -> Response:
         """Render a template for the caller."""
         return render_page(self.request, name, self.principal, status, **values)
+
+
+#: What a guard never answers, so that the caller may see the page of the form.
+_OF_FORMS = (BadRequest, Conflict, InvalidValue, PreconditionFailed, StorageFull, TooLarge, WrongPassword)
+
+
+def answer_with_page(request: Request, problem: Problem) -> Response | None:
+    """A problem as a page where a person asked for one: that of the form with what was typed, or one of its own."""
+    try:
+        page = _refused_form_page(request, problem)
+    except (Problem, ValueError):  # what the form is about is not there
+        page = None
+    return page or problem_page(request, problem)
+
+
+async def _read_form(request: Request) -> FormData:
+    return await request.form()
+
+
+def _refused_form_page(request: Request, problem: Problem) -> Response | None:
+    found = page_of_form(request) if isinstance(problem, _OF_FORMS) else None
+    if found is None or "text/html" not in request.headers.get("accept", ""):
+        return None
+    show, renamed = found
+    faults = {renamed.get(name, name): what for name, what in problem.faults.items()}
+    plain = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
+    typed = from_thread.run(_read_form, request) if plain else FormData()  # the route has read it
+    request.state.refused = TypedForm(request.url.path, typed, faults)
+    context, about = request.app.state.context, {name: uuid.UUID(text) for name, text in request.path_params.items()}
+    with context.database.read() as session:
+        response = show(page=Page(request, context, request.state.caller, session), **about)
+    if f'action="{request.url.path}"'.encode() not in response.body:  # the page has no such form any more
+        return None
+    response.status_code = problem.status
+    return response
 
 
 _reading, _writing = partial(reading_call, kind=Page), partial(writing_call, kind=Page)

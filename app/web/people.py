@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -16,12 +16,13 @@ from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.service import PulledOut, estimate_account_agreements, last_monday
 from app.context import ServiceContext
 from app.database.tables import Account, ApiKey
-from app.http.errors import Conflict, Forbidden, NoRelease
+from app.http.errors import Forbidden, NoRelease
 from app.http.languages import gettext
 from app.http.middleware import POLICY
 from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
 from app.reports.service import METRIC_MEANINGS
+from app.web.forms import WrongFields, back_to
 from app.web.page import ManagerForm, ManagerPage, Page
 from app.web.render import ENVIRONMENT, redirect_to, render_page
 from ml.messages import Message
@@ -107,26 +108,21 @@ _Name = Annotated[PageText, Form(max_length=100)]
 
 @dataclass(frozen=True)
 class _PeoplePageState:
-    """Messages and form values of an account page: notice, one-time secret, field errors."""
+    """What an account page says or shows besides: notice, one-time secret, search."""
 
     notice: str = ""
     secret: str = ""
-    faults: Mapping[str, str] = field(default_factory=dict)
-    name: str = ""
-    role: str = ""
     search: str = ""
 
 
 def _render_people(page: Page, shown: _PeoplePageState) -> Response:
     everybody = load_people(page.session, page.context, shown.search, compute=page.request.method == "GET")
-    status = 422 if shown.faults else 200
-    return page.render("people.html", status, people=everybody, shown=shown, roles=list(ROLE_SCOPES))
+    return page.render("people.html", people=everybody, shown=shown, roles=list(ROLE_SCOPES))
 
 
 def _render_person(page: Page, account_id: uuid.UUID, shown: _PeoplePageState) -> Response:
     person_view = load_person(page.session, page.context, account_id, compute=page.request.method == "GET")
-    values = {"person": person_view, "scopes": SCOPES, "now": page.context.clock()}
-    return page.render("person.html", 422 if shown.faults else 200, shown=shown, **values)
+    return page.render("person.html", shown=shown, person=person_view, scopes=SCOPES, now=page.context.clock())
 
 
 @router.get("/people")
@@ -136,16 +132,15 @@ def show_people(page: ManagerPage, search: Annotated[PageText, Query(max_length=
 
 
 @router.post("/people")
+@back_to(show_people, {"": "name"})
 def add_person(page: ManagerForm, name: _Name = "", role: _Name = "") -> Response:
     """Make an account; a person gets a one-time password, shown this once."""
     try:
         account = accounts.add_account(
             page.session, page.context.keys.audit, name.strip(), role, actor=page.principal.name
         )
-    except (Conflict, ValueError) as exc:
-        page.session.rollback()
-        page_state = _PeoplePageState(faults={"name": str(exc)}, name=name, role=role)
-        return _render_people(page, page_state)
+    except ValueError as exc:
+        raise WrongFields({"name": str(exc)}) from exc
     if role == "service":
         page_state = _PeoplePageState(gettext("%(name)s was added. Create an API key for it.", name=account.name))
         return _render_person(page, account.id, page_state)
@@ -183,6 +178,7 @@ def set_state(account_id: uuid.UUID, page: ManagerForm, disabled: Annotated[bool
 
 
 @router.post("/people/{account_id}/keys")
+@back_to(show_person)
 def add_key(
     account_id: uuid.UUID,
     page: ManagerForm,
@@ -197,9 +193,7 @@ def add_key(
             page.session, page.context.keys.audit, name, scopes or [], expires, actor=page.principal.name
         )[1]
     except ValueError as exc:
-        page.session.rollback()
-        page_state = _PeoplePageState(faults={"days" if "days" in str(exc) else "scopes": str(exc)})
-        return _render_person(page, account_id, page_state)
+        raise WrongFields({"days" if "days" in str(exc) else "scopes": str(exc)}) from exc
     return _render_person(page, account_id, _PeoplePageState(gettext("API key of %(name)s", name=name), token))
 
 

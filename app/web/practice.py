@@ -11,7 +11,7 @@ from app.cases.service import note_exposure
 from app.http.errors import InvalidValue
 from app.http.models import PageText
 from app.releases.service import class_names
-from app.web.forms import IdempotentForm, as_number, validate_form
+from app.web.forms import IdempotentForm, as_number, back_to, validate_form
 from app.web.page import AnnotatorForm, AnnotatorPage, ManagerForm, PracticePage
 from app.web.render import redirect_to
 
@@ -79,6 +79,7 @@ def answer_practice_cell(
 
 
 @router.post("/practice/sets")
+@back_to(show_practice)
 def add_set(
     page: ManagerForm,
     name: _Short = "",
@@ -108,6 +109,7 @@ def retire_practice_set(set_id: uuid.UUID, page: ManagerForm) -> Response:
 
 
 @router.post("/practice/decisions")
+@back_to(show_practice)
 def decide_qualification(
     once: IdempotentForm,
     page: ManagerForm,

@@ -6,25 +6,37 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import APIRouter, Form, Response
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from app.accounts.service import GuardedRoute, RequireScope, confirm_password
-from app.context import AppContext, ServiceContext
+from app.accounts.service import GuardedRoute, confirm_password
+from app.context import ServiceContext
 from app.database.tables import ReleaseRow
-from app.http.errors import Conflict, Forbidden, InvalidValue, PreconditionFailed
+from app.http.errors import Conflict
 from app.http.models import ClassOut, MetricOut, PageText
-from app.http.principal import Principal
+from app.jobs.service import OPEN, JobOut, job_out, newest_jobs
 from app.metrics.service import CohortQuery, ComparisonOut, compare_with_champion
-from app.recalibration.service import AdaptationOut, ChangePlan
+from app.recalibration.service import AdaptationOut, ChangePlan, is_refusal
 from app.releases import service as releases_service
 from app.releases.service import ClassSetting
 from app.reports.service import METRIC_MEANINGS
-from app.web.forms import ClassesForm, ClassRow, MoveForm, WrongFields, validate_form
+from app.web.forms import (
+    ClassesForm,
+    ClassRow,
+    MoveForm,
+    WrongFields,
+    back_to,
+    require_reason,
+    validate_form,
+)
+from app.web.jobs import RefusedRecalibration, describe_refusal
 from app.web.page import ManagerForm, ManagerPage, Page, ViewerPage
-from app.web.render import redirect_to, render_page
+from app.web.render import redirect_to
 from ml.release.card import Card, CardContents, adaptation_sentence
+
+#: Jobs of a kind among which one that has ended is looked for.
+_NEWEST = 10
 
 
 @dataclass(frozen=True)
@@ -134,55 +146,88 @@ def load_release_view(session: Session, context: ServiceContext, release_id: uui
     )
 
 
+@dataclass(frozen=True)
+class RecalibrationView:
+    """The recalibration on the page of releases: what is under way, what the last one came to, and the way back."""
+
+    # recalibrations and promotion checks that have not ended
+    running: list[JobOut]
+    # the newest recalibration that has ended
+    last: JobOut | None
+    # why that one was refused
+    refused: RefusedRecalibration | None
+    # what it made, with its last promotion check and the verdict against the present champion
+    candidate: releases_service.ReleaseOut | None
+    gate: releases_service.Gate | None
+    verdict: str
+    # that the champion replaced
+    previous: releases_service.ReleaseOut | None
+    # of the champion
+    revision: int
+    plan: ChangePlan
+
+
+def load_recalibration_view(session: Session, context: ServiceContext) -> RecalibrationView:
+    """The newest recalibration with its candidate, and the release to go back to."""
+    jobs = [*newest_jobs(session, _NEWEST, "recalibration"), *newest_jobs(session, _NEWEST, "judgement")]
+    last = next((job for job in jobs if job.kind == "recalibration" and job.state not in OPEN), None)
+    made = last.result if last is not None else None
+    row = None if made is None else _find_parent_release(session, str(made["release"]))
+    champion, back = releases_service.get_champion_alias(session), releases_service.previous_champion(session)
+    known = row is not None and releases_service.find_gate_fault(row.card) is None
+    against = None
+    if row is not None and known and champion is not None:
+        against = releases_service.find_gate_against_champion(session, row, champion.release_id)
+    return RecalibrationView(
+        [job_out(job) for job in jobs if job.state in OPEN],
+        None if last is None else job_out(last),
+        describe_refusal(session, last) if last is not None and is_refusal(last.error) else None,
+        None if row is None else releases_service.describe_release(session, row),
+        releases_service.find_last_gate(session, row) if row is not None and known else None,
+        releases_service.gate_verdict(against),
+        None if back is None else releases_service.describe_release(session, back),
+        0 if champion is None else champion.revision,
+        ChangePlan.read(context.settings.change_plan),
+    )
+
+
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-_Manager = Annotated[Principal, Depends(RequireScope("manage"))]
 
 
 @router.get("/releases")
 def show_releases(page: ViewerPage) -> Response:
-    """Champion, challengers and candidates."""
-    methods = ChangePlan.read(page.context.settings.change_plan).methods
-    return page.render("releases.html", items=load_release_lines(page.session), methods=methods)
+    """Champion, challengers and candidates; a recalibration from its button to its verdict."""
+    view = load_recalibration_view(page.session, page.context)
+    return page.render("releases.html", items=load_release_lines(page.session), view=view)
 
 
 @router.get("/releases/{release_id}")
 def show_release(release_id: uuid.UUID, page: ViewerPage) -> Response:
     """A release compared with the champion: what changed, and whether the gate let it through."""
-    view = load_release_view(page.session, page.context, release_id)
-    return page.render("release.html", view=view, form=None, faults={})
+    return page.render("release.html", view=load_release_view(page.session, page.context, release_id))
+
+
+def _show_page_of_move(page: Page, release_id: uuid.UUID) -> Response:
+    return show_releases(page) if page.refused.typed.get("listed") else show_release(release_id, page)
 
 
 @router.post("/releases/{release_id}/move")
-def move_release_alias(
-    release_id: uuid.UUID, request: Request, context: AppContext, principal: _Manager, form: Annotated[MoveForm, Form()]
-) -> Response:
-    """Promote a release, or roll back to an earlier one; what is refused stands beside its field, the rest is kept."""
-    try:
-        with context.database.write() as session:
-            _apply_alias_move(session, context, principal, release_id, form)
-    except (Conflict, Forbidden, InvalidValue, PreconditionFailed) as exc:
-        if "text/html" not in request.headers.get("accept", ""):
-            raise
-        with context.database.read() as session:
-            view = load_release_view(session, context, release_id)
-        field = {Forbidden: "password", InvalidValue: "reason"}.get(type(exc), "")
-        return render_page(
-            request, "release.html", principal, exc.status, view=view, form=form, faults={field: exc.detail}
-        )
-    return redirect_to("/releases")
-
-
-def _apply_alias_move(
-    session: Session, context: ServiceContext, principal: Principal, release_id: uuid.UUID, form: MoveForm
-) -> None:
-    reason = form.reason.strip()
-    if not reason:
-        raise InvalidValue("give a reason")
-    confirm_password(session, principal, form.password)
-    named, chosen = form.alias, form.despite_gate
+@back_to(_show_page_of_move)
+def move_release_alias(release_id: uuid.UUID, page: ManagerForm, form: Annotated[MoveForm, Form()]) -> Response:
+    """Promote a release, or roll back to an earlier one."""
+    reason = require_reason(form.reason)
+    confirm_password(page.session, page.principal, form.password)
     releases_service.move_alias(
-        session, context, principal.name, named, release_id, reason, form.revision, despite_gate=chosen
+        page.session,
+        page.context,
+        page.principal.name,
+        form.alias,
+        release_id,
+        reason,
+        form.revision,
+        despite_gate=form.despite_gate,
     )
+    return redirect_to("/releases")
 
 
 @router.post("/releases/{release_id}/predict")
@@ -196,15 +241,16 @@ def predict_old_cases(release_id: uuid.UUID, page: ManagerForm) -> Response:
 def judge_release(release_id: uuid.UUID, page: ManagerForm) -> Response:
     """Ask the gate to judge a release against the champion, in a job."""
     releases_service.submit_judgement(page.session, page.context, page.principal, release_id)
-    return redirect_to("/jobs")
+    return redirect_to("/releases")
 
 
 @router.post("/releases/recalibrate")
+@back_to(show_releases)
 def recalibrate_release(page: ManagerForm, method: Annotated[PageText, Form(max_length=20)] = "") -> Response:
     """Fit a candidate on the labels collected so far, in a job."""
     body = validate_form(releases_service.RecalibrationIn, **({"method": method} if method else {}))
     releases_service.request_recalibration(page.session, page.context, page.principal, body)
-    return redirect_to("/jobs")
+    return redirect_to("/releases")
 
 
 @router.get("/classes")

@@ -22,7 +22,7 @@ from app.http.formats import templates_in
 from app.http.principal import Principal
 from app.reports.service import FILTERS, STYLE, TEMPLATES
 from app.web import filters
-from app.web.forms import account_handle
+from app.web.forms import TypedForm, account_handle
 from app.web.navigation import navigation_for
 
 FOLDER = Path(__file__).parent / "static"
@@ -92,6 +92,7 @@ _templates = Jinja2Templates(env=ENVIRONMENT)
 def render_page(request: Request, name: str, principal: Principal | None, status: int = 200, **values: Any) -> Response:
     """Render a template as a page."""
     values |= {"principal": principal, "path": request.url.path}
+    values["refused"] = getattr(request.state, "refused", TypedForm())
     if principal is not None:
         values["navigation"] = navigation_for(principal, request.url.path)
         values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.accounts.service import GuardedRoute, RequireScope
 from app.context import AppContext, ServiceContext
 from app.database.engine import ReadSession
-from app.http.errors import Conflict, NotFound
+from app.http.errors import NotFound
 from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
@@ -20,8 +20,8 @@ from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, Ev
 from app.releases.service import class_names
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
-from app.web.forms import PolicyForm, TargetsForm, WrongFields, validate_form
-from app.web.page import ManagerForm, Page, ViewerPage
+from app.web.forms import PolicyForm, TargetsForm, back_to, validate_form
+from app.web.page import ManagerForm, ViewerPage
 from app.web.render import redirect_to, render_page
 
 #: Tables that a report offers as CSV.
@@ -232,6 +232,7 @@ def report_numbers(name: str, context: AppContext, principal: _Viewer, chosen: _
 
 
 @router.post("/report/targets")
+@back_to(lambda page: show_report(page.request, page.context, page.principal, ReportFilter()))
 def change_targets(page: ManagerForm, form: Annotated[TargetsForm, Form()]) -> Response:
     """Set the laboratory's own targets."""
     report_service.set_targets(page.session, page.context.keys.audit, page.principal, form.targets())
@@ -267,28 +268,16 @@ def freeze_evaluation(
 @router.get("/policy")
 def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multiple_of=5)] = 30) -> Response:
     """The reading policy, its versions, and what second reads would catch if others were asked for."""
-    return _render_policy(page, share)
-
-
-def _render_policy(
-    page: Page, share: int = 30, typed: PolicyForm | None = None, faults: Mapping[str, str] | None = None
-) -> Response:
     policies = list_policies(page.session)
     versions, draws = policies.items, policies.draws
-    # a form that was refused still holds its session, and with it the database's only writer
-    what_if = compute_what_if(page.context, None if faults else page.principal, share)
-    values = {"versions": versions, "now": versions[0], "draws": draws, "what_if": what_if}
-    form, status = typed or PolicyForm.of(versions[0]), 422 if faults else 200
-    return page.render("policy.html", status, form=form, faults=faults or {}, **values)
+    what_if = compute_what_if(page.context, page.principal, share)
+    stored, now = PolicyForm.of(versions[0]), versions[0]
+    return page.render("policy.html", stored=stored, versions=versions, now=now, draws=draws, what_if=what_if)
 
 
 @router.post("/policy")
+@back_to(show_policy)
 def change_policy(page: ManagerForm, form: Annotated[PolicyForm, Form()]) -> Response:
     """Store a new version of the policy."""
-    try:
-        add_policy(page.session, page.context.keys.audit, page.principal, form.policy())
-    except (WrongFields, Conflict) as exc:
-        page.session.rollback()
-        faults = exc.faults if isinstance(exc, WrongFields) else {"": exc.detail}
-        return _render_policy(page, typed=form, faults=faults)
+    add_policy(page.session, page.context.keys.audit, page.principal, form.policy())
     return redirect_to("/policy")

@@ -1,6 +1,6 @@
 """HTML routes: sign in, sign out, password."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
@@ -15,7 +15,8 @@ from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import COOKIE, SECURE_COOKIE, Principal, is_secure, session_cookie, session_token
-from app.web.page import PeopleForm, PeoplePage
+from app.web.forms import back_to
+from app.web.page import Page, PeopleForm, PeoplePage
 from app.web.render import redirect_to, render_page
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -166,37 +167,28 @@ def choose_language(page: PeopleForm, language: _Language = "") -> Response:
     return redirect_to("/account")
 
 
-def _account_page(
-    request: Request, context: ServiceContext, principal: Principal, status: int, **values: Any
-) -> Response:
-    values |= {"is_demo": read_notice(context.settings.home) is not None, "languages": LANGUAGES}
-    return render_page(request, "account.html", principal, status, **values)
+def _account_page(page: Page, *, done: bool, first: bool) -> Response:
+    is_demo = read_notice(page.context.settings.home) is not None
+    return page.render("account.html", is_demo=is_demo, languages=LANGUAGES, done=done, first=first)
 
 
 @router.get("/account")
 def account_form(page: PeoplePage) -> Response:
     """Ask for a new password."""
     first = accounts.needs_password(page.session, page.principal)
-    return _account_page(page.request, page.context, page.principal, 200, faults={}, done=False, first=first)
+    return _account_page(page, done=False, first=first)
 
 
 @router.post("/account")
+@back_to(account_form, {"password": "present", "": "wanted"})
 def choose_password(
     page: PeopleForm,
     present: Annotated[PageText, Form(max_length=300)] = "",
     wanted: Annotated[PageText, Form(max_length=300)] = "",
 ) -> Response:
     """Choose a password."""
-    first = accounts.needs_password(page.session, page.principal)
-    try:
-        accounts.choose_password(page.session, page.context.keys.audit, page.principal, present, wanted)
-    except Problem as exc:
-        page.session.rollback()
-        field = {Forbidden: "present", InvalidValue: "wanted"}.get(type(exc), "")
-        return _account_page(
-            page.request, page.context, page.principal, exc.status, faults={field: exc.detail}, done=False, first=first
-        )
-    return _account_page(page.request, page.context, page.principal, 200, faults={}, done=True, first=False)
+    accounts.choose_password(page.session, page.context.keys.audit, page.principal, present, wanted)
+    return _account_page(page, done=True, first=False)
 
 
 @router.get("/session")

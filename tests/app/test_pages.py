@@ -30,6 +30,7 @@ from app.releases.registration import add_release
 from app.reports import report
 from app.settings import Settings
 from app.web import render
+from app.web.audit import _GROUPS
 from tests.app.test_gate_memory import champion
 from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, twice
 from tests.app.test_people import GOOD, first_password
@@ -140,7 +141,7 @@ def test_the_policy_takes_a_decimal_comma_and_says_what_is_wrong_beside_the_fiel
     right = {"audit_rate": "0,1", "max_labels": "5"}
 
     def save(**typed: str) -> httpx.Response:
-        return service.call("admin", "POST", "/policy", data=form | typed, follow_redirects=False)
+        return service.call("admin", "POST", "/policy", data=form | typed, headers=dict(HTML), follow_redirects=False)
 
     page = save()
     assert page.status_code == 422
@@ -153,7 +154,7 @@ def test_the_policy_takes_a_decimal_comma_and_says_what_is_wrong_beside_the_fiel
     newest = service.document("/v1/policies", "admin")["items"][0]
     assert (newest["threshold"], newest["audit_rate"]) == (0.3, 0.1)
     again = save(**right)
-    assert (again.status_code, "already in force" in again.text) == (422, True)
+    assert (again.status_code, "already in force" in again.text) == (409, True)
 
 
 def lines(page: str) -> list[str]:
@@ -176,7 +177,7 @@ def test_events_say_who_did_what_with_links_and_name_no_erased_patient(service: 
     assert f"anna labelled slide-9-004: {name}" in said
     assert "admin stored slide-9-004" in said
     assert "command line added anna as annotator" in said
-    assert f'<a href="/cases/{case}">slide-9-004</a>' in page
+    assert f'<a href="/cases/{case}"><bdi>slide-9-004</bdi></a>' in page
     only = lines(service.get("admin", "/audit", params={"about": "slide-9-004"}).text)
     assert {line.split()[0] for line in only} >= {"anna", "admin"}
     assert all("slide-9-004" in line or "label" in line for line in only)
@@ -210,6 +211,8 @@ def test_every_action_of_the_service_has_words() -> None:
     actions = {found for text in texts for found in re.findall(r'action="([a-z_]+\.[a-z_]+)"', text)}
     assert len(actions) > 20
     assert actions <= set(WORDS)
+    grouped = [kind for kinds in _GROUPS.values() for kind in kinds]
+    assert sorted(grouped) == sorted({action.partition(".")[0] for action in WORDS})
 
 
 REASON = "it is <better> & calmer"
@@ -245,7 +248,7 @@ def test_a_wrong_password_at_a_promotion_keeps_the_page_and_what_was_typed(servi
         answer = move(service, release, cookie, password=typed)
         assert answer.status_code == 403
         assert "<nav" in answer.text
-        assert "<h1>other cells" in answer.text
+        assert "<h1><bdi>other cells" in answer.text
         assert beside(answer.text, "password") == "The password is missing or wrong; enter it again."
         assert unescape(re.findall(r'name="reason"[^>]*>([^<]*)<', answer.text)[0]) == REASON
         assert re.search(r'name="despite_gate"[^>]* checked', answer.text)
@@ -268,7 +271,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
     for wrong, status in (({"despite_gate": "false"}, 409), ({"revision": "7"}, 412)):
         answer = move(service, release, cookie, password=GOOD, **wrong)
         assert answer.status_code == status
-        assert 'id="champion-fault"' in answer.text
+        assert '<p class="fault whole" role="alert" tabindex="-1" autofocus>' in answer.text
         assert "<nav" in answer.text
         assert ("to promote it anyway, set despite_gate" in answer.text) == (status == 409)
 
@@ -276,6 +279,7 @@ def test_what_else_is_refused_at_a_promotion_stands_on_the_page_too(service: Ser
 def test_a_wrong_present_password_is_told_beside_it(service: Service) -> None:
     cookie = first_password(service, "anna")
     url = "/account"
+    cookie |= HTML
     wrong = service.client.post(url, data={"present": "x", "wanted": "quite another one"}, headers=cookie)
     assert (wrong.status_code, beside(wrong.text, "present")) == (403, "The current password is wrong.")
     short = service.client.post(url, data={"present": GOOD, "wanted": "short"}, headers=cookie)
@@ -289,7 +293,7 @@ def test_no_other_form_asks_for_a_password() -> None:
     """A new one belongs above."""
     templates = Path(__file__).parents[2] / "app" / "web" / "templates"
     asking = {path.name for path in templates.glob("*.html") if 'type="password"' in path.read_text()}
-    assert asking == {"login.html", "account.html", "release.html"}
+    assert asking == {"login.html", "account.html", "promotion.html"}
 
 
 @pytest.mark.both_databases
@@ -324,20 +328,20 @@ def test_nobody_is_locked_out_by_one_click(service: Service) -> None:
 
 
 def test_what_is_wrong_with_a_new_account_or_key_stands_beside_the_field(service: Service) -> None:
-    page = service.call("admin", "POST", "/people", data={"name": "ben", "role": "viewer"})
-    assert page.status_code == 422
+    page = service.call("admin", "POST", "/people", data={"name": "ben", "role": "viewer"}, headers=dict(HTML))
+    assert page.status_code == 409
     assert 'id="name-fault"' in page.text
     assert "An account with this name exists." in page.text
     assert 'value="ben"' in page.text
-    page = service.call(
-        "admin", "POST", f"/people/{service.principal('outside').account_id}/keys", data={"days": "soon"}
-    )
+    keys = f"/people/{service.principal('outside').account_id}/keys"
+    page = service.call("admin", "POST", keys, data={"days": "soon", "scopes": ["predict"]}, headers=dict(HTML))
     assert page.status_code == 422
     assert 'id="days-fault"' in page.text
-    page = service.call(
-        "admin", "POST", f"/people/{service.principal('ben').account_id}/keys", data={"scopes": ["predict"]}
-    )
-    assert 'id="scopes-fault"' in page.text
+    assert 'value="predict" checked' in page.text
+    keys = f"/people/{service.principal('ben').account_id}/keys"  # a person's page has no scopes
+    page = service.call("admin", "POST", keys, data={"days": "3", "scopes": ["predict"]}, headers=dict(HTML))
+    assert 'class="fault whole"' in page.text
+    assert 'value="3"' in page.text
 
 
 #: Every page that needs no identifier.

@@ -237,7 +237,7 @@ def test_a_linked_person_signs_in_and_another_is_told_why_not(service: Service, 
     assert "Single sign-on" in service.client.get("/login").text
     answer = go(service, provider)
     assert (answer.status_code, answer.headers["location"]) == (303, "/worklist")
-    assert "anna · annotator" in service.client.get("/worklist").text
+    assert "<bdi>anna</bdi> · annotator" in service.client.get("/worklist").text
     provider.subject = "somebody else"
     answer = go(service, provider)
     assert (answer.status_code, "no account here" in answer.text) == (403, True)

@@ -13,7 +13,8 @@ export function followJobs(table) {
         location.reload();
         return;
       }
-      find("progress", row).value = job.progress;
+      const bar = find("progress", row); // none of a job that failed
+      if (bar) bar.value = job.progress;
       find("[data-message]", row).textContent = job.message;
     }
   });
