@@ -86,7 +86,7 @@ _GROUPS = {
     _("Cells"): ("case", "definition", "patient", "predictions", "reference"),
     _("Models"): ("alias", "gate", "readers", "release"),
     _("People"): ("account", "annotator", "key", "practice", "session"),
-    _("Policy"): ("policy", "targets"),
+    _("Policy"): ("classes", "policy", "targets"),
     _("System"): ("db", "job", "rows"),
 }
 

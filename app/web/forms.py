@@ -241,6 +241,12 @@ class ClassRow:
         """Fill the row of a class, in the language of the page."""
         return cls(info.code, str(place), class_name(info.name), class_name(info.group), info.shortcut)
 
+    @classmethod
+    def typed(cls, form: FormData) -> "list[ClassRow]":
+        """The rows of a form that was refused."""
+        columns = (form.getlist(name) for name in ("code", "place", "name", "group", "key"))
+        return [cls(*map(str, row)) for row in zip(*columns, strict=False)]
+
     def setting(self, info: ClassOut | None) -> ClassSetting:
         """What is set: nothing where the text is that of the release, which pages translate; no empty name."""
         released = self if info is None else ClassRow.of(0, info)

@@ -26,8 +26,8 @@ class Page(Call):
 
     @property
     def refused(self) -> TypedForm:
-        """The form that was refused, which the page shows again."""
-        refused: TypedForm = self.request.state.refused
+        """The form that was refused, which the page shows again; none of any path otherwise."""
+        refused: TypedForm = getattr(self.request.state, "refused", TypedForm())
         return refused
 
     def render(self, name: str, status: int = 200, **values: Any) -> Response:

@@ -1,7 +1,7 @@
 """Pages of releases, promotion, recalibration and of the classes."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from app.accounts.service import GuardedRoute, confirm_password
 from app.context import ServiceContext
 from app.database.tables import ReleaseRow
-from app.http.errors import Conflict
 from app.http.models import ClassOut, MetricOut, PageText
 from app.jobs.service import OPEN, JobOut, job_out, newest_jobs
 from app.metrics.service import CohortQuery, ComparisonOut, compare_with_champion
@@ -25,7 +24,6 @@ from app.web.forms import (
     ClassesForm,
     ClassRow,
     MoveForm,
-    WrongFields,
     back_to,
     require_reason,
     validate_form,
@@ -256,16 +254,11 @@ def recalibrate_release(page: ManagerForm, method: Annotated[PageText, Form(max_
 @router.get("/classes")
 def show_classes(page: ManagerPage) -> Response:
     """Names, order, groups and keys of the classes, with every version."""
-    return _render_classes(page)
-
-
-def _render_classes(page: Page, form: ClassesForm | None = None, faults: Mapping[str, str] | None = None) -> Response:
-    classes = enumerate(releases_service.reading_classes(page.session), 1)
-    rows = [ClassRow.of(place, info) for place, info in classes] if form is None else form.rows()
+    typed = page.refused.at("/classes").typed
+    stored = [ClassRow.of(place, info) for place, info in enumerate(releases_service.reading_classes(page.session), 1)]
     version, _ = releases_service.class_settings(page.session)
     versions = releases_service.list_class_settings(page.session)
-    status = 422 if faults else 200
-    return page.render("classes.html", status, rows=rows, version=version, versions=versions, faults=faults or {})
+    return page.render("classes.html", rows=ClassRow.typed(typed) or stored, version=version, versions=versions)
 
 
 def _set_classes(page: Page, settings: Sequence[ClassSetting], seen: int, released: Sequence[ClassOut]) -> None:
@@ -278,18 +271,16 @@ def _released_classes(session: Session) -> list[ClassOut]:
 
 
 @router.post("/classes")
+@back_to(show_classes)
 def change_classes(page: ManagerForm, form: Annotated[ClassesForm, Form()]) -> Response:
-    """Set the classes by a new version; what is refused stands beside its field, and the rest is kept."""
+    """Set the classes by a new version."""
     released = _released_classes(page.session)
-    try:
-        _set_classes(page, form.settings(released), form.version, released)
-    except (WrongFields, Conflict) as exc:
-        page.session.rollback()
-        return _render_classes(page, form, exc.faults if isinstance(exc, WrongFields) else {"": exc.detail})
+    _set_classes(page, form.settings(released), form.version, released)
     return redirect_to("/classes")
 
 
 @router.post("/classes/restore")
+@back_to(show_classes)
 def restore_classes(
     page: ManagerForm, version: Annotated[int, Form(ge=0)], seen: Annotated[int, Form(ge=0)]
 ) -> Response:

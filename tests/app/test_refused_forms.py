@@ -31,6 +31,7 @@ PLAIN = {
         "/practice/runs",
         "/people/{account_id}/state",
     ),
+    "/cells/reads",
     *("/practice/items/{item_id}/answer", "/labels/{label_id}/revise", "/labels/{label_id}/retract"),
     *("/references/choice", "/references/decisions", "/references/definitions"),
 }
