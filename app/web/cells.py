@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -115,7 +115,7 @@ def show_cells(
         cases.count_cases(session, matching),
         cases.list_sites(session),
         [(one.id, one.name) for one in list_eligible_annotators(session)],
-        datetime.now(page.zone).date(),
+        page.context.clock().astimezone(page.zone).date(),
     )
     return page.render("cells.html", view=view, asked=asked, changed=changed, chosen=chosen)
 

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 16dfc4e19df202ac.
+"""Operations of the API. Made from the OpenAPI document 8548d74bda77d1f4.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 16dfc4e19df202ac.
+"""What the API takes and answers. Made from the OpenAPI document 8548d74bda77d1f4.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -538,6 +538,25 @@ class ConfusionOut(BaseModel):
 
     notable: bool
     """True if the interval excludes the share of all annotators."""
+
+
+class ConsensusOut(BaseModel):
+    """Probabilities of consensus among further annotators, by class; else they are split."""
+
+    at_least: int
+    """Number of further annotators that counts as consensus: 4."""
+
+    of: int
+    """Number of further annotators: 5."""
+
+    class_probs: dict[str, float]
+    """Probability that at least `at_least` of `of` further annotators give the class, by its code, 0 to 1."""
+
+    split: float
+    """Probability that no class reaches consensus, 0 to 1; with `class_probs` it sums to 1."""
+
+    pair_probs: dict[str, float]
+    """Probability that two further annotators both give the class, by its code, 0 to 1. Labels in pairs can check it, which they cannot do for `class_probs`."""
 
 
 class CorrectionsOut(BaseModel):
@@ -1445,6 +1464,9 @@ class PosteriorOut(BaseModel):
     class_intervals: dict[str, list[Any]] | None
     """95% interval `[low, high]` of the probability of each class, by its code. Null without a concentration, and for an out-of-distribution image with fewer than two labels."""
 
+    consensus: ConsensusOut | None = None
+    """How likely further annotators agree on a class. Null without a concentration, and for an out-of-distribution image with fewer than two labels."""
+
     answer_set: AnswerSetOut | None = None
     """Prediction set: classes that contain the next annotator's answer with a stated probability. Null if the release has none."""
 
@@ -1591,6 +1613,9 @@ class PredictionOut(BaseModel):
 
     class_intervals: dict[str, list[Any]] | None
     """95% interval `[low, high]` of the probability of each class, by its code. Null without a concentration, and for an out-of-distribution image with fewer than two labels."""
+
+    consensus: ConsensusOut | None = None
+    """How likely further annotators agree on a class. Null without a concentration, and for an out-of-distribution image with fewer than two labels."""
 
     answer_set: AnswerSetOut | None = None
     """Prediction set: classes that contain the next annotator's answer with a stated probability. Null if the release has none."""
