@@ -29,6 +29,7 @@ def test_training_and_a_qualification_by_keyboard(browser: Browser, settled: Ins
         page.fill("[name=name] >> nth=0", name)
         page.select_option("[name=purpose]", purpose)
         page.fill("[name=n_cells]", str(cells))
+        page.click("summary:has-text('More')")
         page.fill("[name=borderline_share]", "0.5")
         page.click("text=Choose cells")
         page.wait_for_selector(f"h2:has-text('{name}')")
