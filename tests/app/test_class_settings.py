@@ -35,6 +35,7 @@ def save(service: Service, **changed: str) -> Any:
     )
 
 
+@pytest.mark.both_databases
 def test_names_order_groups_and_keys_hold_everywhere_and_codes_stay(service: Service) -> None:
     before = service.document("/v1/releases")["items"][0]["classes"]
     codes = [info["code"] for info in before]

@@ -252,6 +252,7 @@ def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, 
     assert leased_to_ben() == before
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_classes_without_groups_fill_the_columns_and_at_200_percent_they_are_next_to_the_image(
     browser: Browser, blind: Installation
@@ -281,6 +282,7 @@ def test_classes_without_groups_fill_the_columns_and_at_200_percent_they_are_nex
         assert first["y"] + first["height"] < bar["y"]
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_forty_classes_have_a_code_each_and_fit_the_screen(browser: Browser, blind: Installation) -> None:
     """The demo's task has eight; the page is given forty in five groups."""

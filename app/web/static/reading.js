@@ -272,7 +272,10 @@ export function readOn(page, viewer, { leases, restart }) {
   // Say what was done, with a button that undoes it: an answer is sent at once, so that none is lost, and is corrected.
   function offerUndo(about, text) {
     const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: t("Undo") });
-    button.addEventListener("click", back);
+    button.addEventListener("click", () => {
+      back();
+      if (shown && labelOf(shown)) say(t("Choose again. Your first answer counts until then."), false, "answered");
+    });
     say(text, false, about);
     find("[data-status]").append(" ", button);
     clearTimeout(undoing);
