@@ -41,6 +41,15 @@ from app.cases.correction_window import (
     open_correction_window,
     provisional_annotator_ids,
 )
+from app.cases.gallery import (
+    MOST_TILES,
+    GalleryIndexOut,
+    TileOut,
+    TilesOut,
+    cases_of_tiles,
+    draw_tiles,
+    gallery_index,
+)
 from app.cases.ingest import (
     CaseForm,
     NewCase,
@@ -88,6 +97,7 @@ from app.cases.queries import (
     list_sites,
     maybe_hold_back,
     newest_label_at,
+    page_of_ids,
     predictions_of,
     requests_of,
     same_images,
