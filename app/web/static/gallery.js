@@ -6,7 +6,7 @@ import { Groups, MOST } from "./groups.js";
 import { t } from "./words.js";
 
 const GAP = 6;
-const MARGIN = 300;
+const MARGIN = 200;
 const PAUSE_MS = 60;
 const ASKED = 200;
 
@@ -26,7 +26,7 @@ class Gallery {
       ]),
     );
     this.groups = new Groups(form.dataset.filters, [...this.lists.keys()]);
-    this.size = Number(store.get("tile-size", 96));
+    this.size = Number(store.get("tile-size", innerWidth > 1800 ? 160 : 96));
     this.at = { code: "", index: 0, anchor: 0 };
     this.selected = new Set();
     this.n_posts = 0;
@@ -82,36 +82,40 @@ class Gallery {
     this.draw();
   }
 
-  // Tiles in a row, the same in every group.
-  get columns() {
-    const width = find(".groups-of-cells", form).clientWidth;
-    return Math.max(1, Math.floor((width + GAP) / (this.size + GAP)));
+  get width() {
+    return find(".groups-of-cells", form).clientWidth + GAP;
   }
 
+  // Tiles in a row, the same in every group.
+  get columns() {
+    return Math.max(1, Math.floor(this.width / (this.size + GAP)));
+  }
+
+  // From a tile to the next one: tiles are a little larger than asked for, so that they fill the row.
   get step() {
-    return this.size + GAP;
+    return Math.floor(this.width / this.columns);
   }
 
   draw() {
-    const columns = this.columns;
+    const { columns, step } = this;
     const wanted = [];
     let missing = false;
     for (const [code, { section, list, count }] of this.lists) {
       const total = this.groups.total(code);
       section.hidden = !total;
       count.textContent = total.toLocaleString(document.documentElement.lang);
-      list.style.height = `${Math.ceil(total / columns) * this.step}px`;
+      list.style.height = `${Math.ceil(total / columns) * step}px`;
     }
     for (const [code, one] of this.lists) {
       const total = this.groups.total(code);
       const { top } = one.list.getBoundingClientRect();
-      const first = Math.max(0, Math.floor((-MARGIN - top) / this.step)) * columns;
-      const end = total ? Math.min(total, Math.ceil((innerHeight + MARGIN - top) / this.step) * columns) : 0;
+      const first = Math.max(0, Math.floor((-MARGIN - top) / step)) * columns;
+      const end = total ? Math.min(total, Math.ceil((innerHeight + MARGIN - top) / step) * columns) : 0;
       const kept = new Map();
       for (let index = first; index < end; index += 1) {
         const name = this.groups.name(code, index);
         if (name === undefined) missing = true;
-        else kept.set(name, this.tile(one, code, name, index, columns));
+        else kept.set(name, this.tile(one, code, name, index, { columns, step }));
         if (name !== undefined && !this.groups.tiles.has(name)) wanted.push(name);
       }
       for (const [name, element] of one.drawn) if (!kept.has(name)) element.remove();
@@ -144,7 +148,7 @@ class Gallery {
     if (signedOut) find("[data-status]")?.append(signInLink());
   }
 
-  tile({ list, drawn }, code, name, index, columns) {
+  tile({ list, drawn }, code, name, index, { columns, step }) {
     let element = drawn.get(name);
     if (!element) {
       element = document.createElement("div");
@@ -154,8 +158,8 @@ class Gallery {
       element.setAttribute("role", "option");
       list.append(element);
     }
-    element.style.width = element.style.height = `${this.size}px`;
-    element.style.transform = `translate(${(index % columns) * this.step}px, ${Math.floor(index / columns) * this.step}px)`;
+    element.style.width = element.style.height = `${step - GAP}px`;
+    element.style.transform = `translate(${(index % columns) * step}px, ${Math.floor(index / columns) * step}px)`;
     element.setAttribute("aria-posinset", index + 1);
     element.setAttribute("aria-setsize", this.groups.total(code));
     const tile = this.groups.tiles.get(name);
@@ -163,7 +167,7 @@ class Gallery {
     element.classList.toggle("own", Boolean(tile?.own));
     if (!tile) return element;
     const image = element.firstChild ?? element.appendChild(new Image());
-    const scale = this.scale(tile);
+    const scale = this.scale(tile, step - GAP);
     image.width = Math.round(tile.width * scale);
     image.height = Math.round(tile.height * scale);
     image.alt = "";
@@ -173,9 +177,9 @@ class Gallery {
   }
 
   // One scale for all: µm where they are known, else pixels; an image without its µm among others fills its tile.
-  scale({ width, height, microns_per_pixel: microns }) {
-    if ("microns" in form.dataset && !microns) return this.size / Math.max(width, height);
-    return (this.size / Number(form.dataset.extent)) * ("microns" in form.dataset ? microns : 1);
+  scale({ width, height, microns_per_pixel: microns }, side) {
+    if ("microns" in form.dataset && !microns) return side / Math.max(width, height);
+    return (side / Number(form.dataset.extent)) * ("microns" in form.dataset ? microns : 1);
   }
 
   mark() {
