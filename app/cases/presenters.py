@@ -1,7 +1,7 @@
 """Responses that show a case or its image to one caller."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -23,7 +23,6 @@ from app.predictions.service import (
     stored_prediction,
 )
 from app.releases.service import class_codes_of
-from app.storage.blobs import ImageStore
 from app.triage.service import TriageResult, TriageRule, current_rule, summarise_prediction, triage_case
 from ml.distributions.families import PredictiveDistribution
 
@@ -45,13 +44,13 @@ def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = 
 def thumbnail_response(context: ServiceContext, stored_sha256: str) -> Response:
     """A small copy of an image as WebP, which a browser may keep as long as the image."""
     headers = {"Cache-Control": f"private, max-age={KEPT_SECONDS}, immutable", "Content-Disposition": "inline"}
-    return Response(_make_thumbnail(context.images, stored_sha256), media_type="image/webp", headers=headers)
+    return Response(_make_thumbnail(context.images.get, stored_sha256), media_type="image/webp", headers=headers)
 
 
 @lru_cache(maxsize=KEPT_THUMBNAILS)
-def _make_thumbnail(images: ImageStore, stored_sha256: str) -> bytes:
+def _make_thumbnail(read_image: Callable[[str], bytes], stored_sha256: str) -> bytes:
     small = BytesIO()
-    with Image.open(BytesIO(images.get(stored_sha256)), formats=["PNG"]) as image:
+    with Image.open(BytesIO(read_image(stored_sha256)), formats=["PNG"]) as image:
         image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
         image.convert("RGB").save(small, "WEBP", quality=80)
     return small.getvalue()

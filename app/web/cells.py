@@ -148,7 +148,7 @@ def draw_tiles(page: LeadPage, cell: _Cells) -> cases.TilesOut:
 def label_tiles(
     page: ManagerForm,
     once: IdempotentForm,
-    cell: _Cells,
+    cell: _Cells | None = None,
     label: Annotated[PageText, Form(max_length=100)] = "",
     filters: Annotated[PageText, Form(max_length=1000)] = "",
 ) -> Response:

@@ -31,10 +31,12 @@ class Gallery {
     this.selected = new Set();
     this.n_posts = 0;
     this.last = null;
+    // what was asked for, one after the other: a key that comes early is of what is active by then
+    this.queue = Promise.resolve();
   }
 
   async begin() {
-    await this.groups.load();
+    await this.more();
     this.at.code = this.groups.codes.find((code) => this.groups.total(code)) ?? "";
     this.listen();
     this.resize(this.size);
@@ -59,20 +61,24 @@ class Gallery {
     new ResizeObserver(later).observe(form);
     for (const button of sizes) button.addEventListener("click", () => this.resize(Number(button.dataset.size)));
     if (!("manages" in form.dataset)) return;
-    hooks.choose = (radio) => this.give(radio.value);
+    hooks.choose = (radio) => this.next(() => this.give(radio.value));
     form.addEventListener("change", ({ target }) => {
       if (target.name !== "label") return;
       target.checked = false;
-      this.give(target.value);
+      this.next(() => this.give(target.value));
     });
     form.addEventListener("submit", (event) => event.preventDefault());
-    find("[data-confirm]").addEventListener("click", () => this.confirm());
-    find("[data-undo]").addEventListener("click", () => this.undo());
+    find("[data-confirm]").addEventListener("click", () => this.next(() => this.confirm()));
+    find("[data-undo]").addEventListener("click", () => this.next(() => this.undo()));
     document.addEventListener("keydown", (event) => {
       if (!(event.ctrlKey || event.metaKey) || event.key !== "z" || event.target.closest("input[type=search], textarea")) return;
       event.preventDefault();
-      this.undo();
+      this.next(() => this.undo());
     });
+  }
+
+  next(action) {
+    this.queue = this.queue.then(action);
   }
 
   resize(size) {
@@ -123,8 +129,15 @@ class Gallery {
       one.list.setAttribute("aria-busy", String(kept.size === 0));
     }
     this.mark();
-    if (missing) this.groups.load().then(() => this.draw());
+    if (missing) this.more().then((came) => came && this.draw());
     else if (wanted.length) this.ask();
+  }
+
+  // Load the next part of the index; tells whether it came.
+  async more() {
+    const answer = await this.groups.load().catch(() => null);
+    if (!answer?.ok) await this.complain(answer);
+    return Boolean(answer?.ok);
   }
 
   // Ask for what is in view after a short pause: what has left it by then counts as never seen.
@@ -310,7 +323,7 @@ class Gallery {
   }
 
   async label(names, code, next) {
-    if (this.sending || !names.length) return;
+    if (!names.length) return;
     if (names.length > MOST) return say(t("Select at most {n} cells at once.", { n: MOST }), true);
     const answer = await this.send("labels", [["label", code], ...names.map((name) => ["cell", name])]);
     if (!answer) return;
@@ -321,7 +334,7 @@ class Gallery {
   }
 
   async undo() {
-    if (this.sending || !this.last) return;
+    if (!this.last) return;
     const answer = await this.send("undo", [["first", this.last.first]]);
     if (!answer) return;
     this.groups.restore(this.last.before);
@@ -333,11 +346,9 @@ class Gallery {
   }
 
   async send(path, fields) {
-    this.sending = true;
     form.classList.add("sending");
     const key = `${form.elements.form_key.value}-${(this.n_posts += 1)}`;
     const answer = await post(path, [["form_key", key], ...fields]).catch(() => null);
-    this.sending = false;
     form.classList.remove("sending");
     if (answer?.ok) return answer.json();
     await this.complain(answer);
@@ -347,7 +358,10 @@ class Gallery {
   settle(index) {
     find("[data-undo]").disabled = !this.last;
     this.told = null;
+    const { list } = this.lists.get(this.at.code);
+    const { top } = list.getBoundingClientRect();
     this.draw(); // sections that have become empty are gone before the focus moves
+    if (list.offsetParent) window.scrollBy(0, list.getBoundingClientRect().top - top);
     const code = this.groups.total(this.at.code) ? this.at.code : (this.groups.codes.find((one) => this.groups.total(one)) ?? "");
     this.move(code, index, { focus: true });
   }
