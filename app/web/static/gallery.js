@@ -176,7 +176,7 @@ class Gallery {
     element.setAttribute("aria-posinset", index + 1);
     element.setAttribute("aria-setsize", this.groups.total(code));
     const tile = this.groups.tiles.get(name);
-    element.setAttribute("aria-label", tile ? `${tile.external_id}${tile.own === null ? "" : ` ✓`}` : t("loading"));
+    element.setAttribute("aria-label", tile ? `${tile.external_id}${tile.own ? " ✓" : ""}` : t("loading"));
     element.classList.toggle("own", Boolean(tile?.own));
     if (!tile) return element;
     const image = element.firstChild ?? element.appendChild(new Image());
@@ -329,7 +329,7 @@ class Gallery {
     if (!answer) return;
     const before = this.groups.put(names, code);
     if (answer.first) this.last = { first: answer.first, before };
-    say(t("{n} × {name}", { n: names.length, name: this.called(code) }));
+    say(`${names.length} × ${this.called(code)}`);
     this.settle(next);
   }
 
