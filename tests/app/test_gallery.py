@@ -10,7 +10,8 @@ from sqlalchemy import func, select
 
 from app.cases.blindness import was_exposed
 from app.cases.service import MOST_TILES
-from app.database.tables import Account, Annotator, AuditEvent, Exposure, Label
+from app.database.tables import Account, Annotator, AuditEvent, Exposure, Job, Label
+from app.job_table import ask_for_recalibration
 from app.labels.gallery import label_in_gallery, undo_in_gallery
 from app.labels.posterior import opinions_of
 from tests.app.test_leases import all_once, answer_next, classes_of, set_policy
@@ -155,7 +156,6 @@ def test_who_has_seen_a_tile_never_reads_its_image_blind(service: Service) -> No
     assert set(service.scalars(select(Exposure.case_id))) == before
     late, new = service.add_case("late twin", cell_png(0), patient="P-1"), service.add_case("new", cell_png(9))
     # roles never change; were this person an annotator some day, what they have seen would stand
-    service.written_past = True
     account = service.one(select(Account.id).where(Account.name == "admin"))
     with service.context.database.write() as session:
         session.get_one(Account, account).role = "annotator"
@@ -193,6 +193,17 @@ def test_evaluation_calibration_and_posteriors_stay_as_they_are(service: Service
     send(service, "labels", cell=names[:3], label=codes[6])
     send(service, "undo", first=last["first"])
     assert stands("undone") == before
+
+
+def test_labels_of_the_gallery_ask_for_no_recalibration(service: Service) -> None:
+    cell = service.add_case("case", cell_png(0))
+    service.context.settings.recalibrate_days = 7
+    send(service, "labels", cell=all_names(service), label=classes_of(service)[0])
+    ask_for_recalibration(service.context)
+    assert service.scalars(select(Job.kind)) == []
+    service.outside_label(cell["id"], "Dr Outside", classes_of(service)[0])
+    ask_for_recalibration(service.context)
+    assert service.scalars(select(Job.kind)) == ["recalibration"]
 
 
 def test_undo_of_a_label_after_a_blind_one_leaves_the_blind_one(service: Service) -> None:

@@ -84,6 +84,8 @@ class Harness:
         self.rows: list[list[float]] = []
         self.truths: dict[str, list[bool]] = defaultdict(list)
         self.codes = classes_of(service)
+        self.in_gallery: list[str] = []
+        self.drawn: set[str] = set()
 
     def arrive(self, first: int, n: int) -> None:
         """Cases are stored one at a time, a tenth of them twice, while everybody watches what is public."""
@@ -106,7 +108,7 @@ class Harness:
         at the end."""
         turns = 0
         left = list(self.people.values())
-        self.use_gallery()
+        self.use_gallery(begin=True)
         while left:
             adversary = self.rng.choice(left)
             if not self.turn(adversary):
@@ -117,13 +119,19 @@ class Harness:
                 self.use_gallery()
         self.look_back()
 
-    def use_gallery(self) -> None:
-        """A lead looks at every cell in the gallery, and labels a few there."""
+    def use_gallery(self, *, begin: bool = False) -> None:
+        """A lead looks at every cell in the gallery, and labels there a third of those that have just come, so that
+        the time of a read tells nothing of it, and some of these again later."""
         names = all_names(self.service)
         for start in range(0, len(names), 500):
             draw(self.service, names[start : start + 500])
-        given = send(self.service, "labels", cell=self.lead.sample(names, len(names) // 10), label=self.codes[0])
-        assert given.status_code == 201, given.text
+        come = [name for name in names if name not in self.drawn] if begin else []
+        chosen = self.lead.sample(come, len(come) // 3) if begin else self.lead.sample(self.in_gallery, 5)
+        self.in_gallery += chosen if begin else []
+        self.drawn |= set(come)
+        for start in range(0, len(chosen), 500):
+            given = send(self.service, "labels", cell=chosen[start : start + 500], label=self.lead.choice(self.codes))
+            assert given.status_code == 201, given.text
 
     def look_back(self) -> None:
         """Labels become final, and everybody looks at what is shown of the cases they have read."""
