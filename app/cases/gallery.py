@@ -24,6 +24,8 @@ from app.releases.service import class_codes_of
 
 #: Cells in one part of the index, and tiles that are drawn or labelled at once.
 INDEX_LENGTH, MOST_TILES = 2000, 500
+#: So few cells are known by their classes alone.
+_FEW = 100
 _NAME_LENGTH = 22
 
 
@@ -128,16 +130,36 @@ def _place(session: Session, ids: Select[uuid.UUID], account_id: uuid.UUID) -> d
     }
 
 
+def _matching(chosen: CaseFilter, cursor: str | None) -> Select[uuid.UUID]:
+    matching = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
+    return matching if cursor is None else matching.where(Case.id < decode_cursor(cursor))
+
+
+def newest_cells(
+    session: Session, chosen: CaseFilter, cursor: str | None, limit: int
+) -> tuple[list[uuid.UUID], str | None]:
+    """Some cells after a cursor, and the cursor after them; None after the last one."""
+    ids = list(session.execute(_matching(chosen, cursor).limit(limit + 1)).scalars())
+    return ids[:limit], encode_cursor(ids[limit - 1]) if len(ids) > limit else None
+
+
 def gallery_index(
-    session: Session, keys: AnnotatorKeys, principal: Principal, chosen: CaseFilter, cursor: str | None
+    database: Database,
+    session: Session,
+    keys: AnnotatorKeys,
+    principal: Principal,
+    chosen: CaseFilter,
+    cursor: str | None,
 ) -> GalleryIndexOut:
     """A part of the index of a gallery, after a cursor; the first part counts all cells by class."""
-    matching = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
-    if cursor is not None:
-        matching = matching.where(Case.id < decode_cursor(cursor)).limit(INDEX_LENGTH + 1)
-    placed = [*_place(session, matching, principal.account_id).items()]
+    # Who searches for a cell, or has few, learns by the index what it is predicted to be: these count as seen.
+    matching = _matching(chosen, cursor)
+    wanted = matching if cursor is None else matching.limit(INDEX_LENGTH + 1)
+    placed = [*_place(session, wanted, principal.account_id).items()]
     counts = Counter(place.own or place.predicted for _, place in placed) if cursor is None else None
     part = placed[:INDEX_LENGTH]
+    if chosen.search is not None or (cursor is None and len(placed) <= _FEW):
+        _note_exposures(database, session, principal, [case_id for case_id, _ in part])
     groups: dict[str, list[str]] = {}
     names = tile_names(keys, principal.account_id, [case_id for case_id, _ in part])
     for name, (_, place) in zip(names, part, strict=True):

@@ -221,14 +221,6 @@ def page_of_cases(session: Session, chosen: CaseFilter, *, after: uuid.UUID | No
     return list(session.execute(statement.limit(limit)).scalars())
 
 
-def page_of_ids(session: Session, chosen: CaseFilter, after: uuid.UUID | None, limit: int) -> list[uuid.UUID]:
-    """Identifiers of cases, newest first, after one of them."""
-    statement = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
-    if after is not None:
-        statement = statement.where(Case.id < after)
-    return list(session.execute(statement.limit(limit)).scalars())
-
-
 def page_by_need(
     session: Session, *, after: tuple[float, uuid.UUID] | None, limit: int, chosen: CaseFilter | None = None
 ) -> list[Case]:

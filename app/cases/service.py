@@ -49,6 +49,7 @@ from app.cases.gallery import (
     cases_of_tiles,
     draw_tiles,
     gallery_index,
+    newest_cells,
 )
 from app.cases.ingest import (
     CaseForm,
@@ -97,7 +98,6 @@ from app.cases.queries import (
     list_sites,
     maybe_hold_back,
     newest_label_at,
-    page_of_ids,
     predictions_of,
     requests_of,
     same_images,

@@ -103,9 +103,8 @@ def show_gallery(
     # a browser with scripts does not draw the tiles of the page; they are handed out, and so count as seen
     names = class_names(page.session)
     chosen = _chosen_cells(names, search, state or None, site)
-    after = None if cursor is None else cases.decode_cursor(cursor)
-    ids = cases.page_of_ids(page.session, chosen, after, _TILES + 1)
-    tiles = cases.draw_tiles(page.context.database, page.session, page.keys, page.principal, ids[:_TILES])
+    ids, next_cursor = cases.newest_cells(page.session, chosen, cursor, _TILES)
+    tiles = cases.draw_tiles(page.context.database, page.session, page.keys, page.principal, ids)
     groups: dict[str, list[tuple[str, cases.TileOut]]] = {}
     for name, tile in tiles.items():
         groups.setdefault(tile.group, []).append((name, tile))
@@ -119,7 +118,7 @@ def show_gallery(
         sizes[len(sizes) * 9 // 10],
         any(tile.microns_per_pixel for tile in tiles.values()),
         urlencode({"search": search, "state": state, "site": site}),
-        cases.encode_cursor(ids[_TILES - 1]) if len(ids) > _TILES else None,
+        next_cursor,
     )
     key = uuid.uuid4().hex
     return page.render("gallery.html", view=view, search=search, state=state, site=site, done=done, form_key=key)
@@ -131,7 +130,7 @@ def show_gallery_index(
 ) -> cases.GalleryIndexOut:
     """Names of the cells by class, which tell nothing of any cell until its tile is asked for."""
     chosen = _chosen_cells(class_names(page.session), search, state or None, site)
-    return cases.gallery_index(page.session, page.keys, page.principal, chosen, cursor)
+    return cases.gallery_index(page.context.database, page.session, page.keys, page.principal, chosen, cursor)
 
 
 _Cells = Annotated[list[PageText], Form(max_length=cases.MOST_TILES)]
