@@ -59,7 +59,12 @@ class Gallery {
     };
     window.addEventListener("scroll", later, { passive: true });
     new ResizeObserver(later).observe(form);
-    for (const button of sizes) button.addEventListener("click", () => this.resize(Number(button.dataset.size)));
+    for (const button of sizes) {
+      button.addEventListener("click", () => {
+        store.set("tile-size", Number(button.dataset.size));
+        this.resize(Number(button.dataset.size));
+      });
+    }
     if (!("manages" in form.dataset)) return;
     hooks.choose = (radio) => this.next(() => this.give(radio.value));
     form.addEventListener("change", ({ target }) => {
@@ -78,12 +83,11 @@ class Gallery {
   }
 
   next(action) {
-    this.queue = this.queue.then(action);
+    this.queue = this.queue.then(action, action);
   }
 
   resize(size) {
     this.size = size;
-    store.set("tile-size", size);
     for (const button of sizes) button.setAttribute("aria-pressed", String(Number(button.dataset.size) === size));
     this.draw();
   }
