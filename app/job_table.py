@@ -134,7 +134,7 @@ def _recalibration_is_due(session: Session, days: int) -> bool:
     last = session.execute(select(func.max(Job.created_at)).where(Job.kind == "recalibration")).scalar_one()
     if last is not None and time_of(session) - last < timedelta(days=days):
         return False
-    newest = session.execute(select(func.max(CountedLabel.created_at))).scalar_one()
+    newest = session.execute(select(func.max(CountedLabel.created_at)).where(CountedLabel.blind.is_(True))).scalar_one()
     return newest is not None and (last is None or newest > last)
 
 

@@ -60,7 +60,8 @@ def closed_cases(session: Session, until: datetime) -> dict[uuid.UUID, ClosedCas
     """Cases labelled in the weeks before a moment that were settled by then, with the opinions of then."""
     horizon = until - FINAL_AFTER
     span = (CountedLabel.created_at >= until - timedelta(weeks=WEEKS), CountedLabel.created_at < horizon)
-    newest = select(CountedLabel.case_id).where(*span).distinct().order_by(CountedLabel.case_id.desc())
+    blind = CountedLabel.blind.is_(True)
+    newest = select(CountedLabel.case_id).where(*span, blind).distinct().order_by(CountedLabel.case_id.desc())
     ids = newest.limit(MOST_CASES).subquery()
     erased = select(Case.id).where(Case.erased_at.is_not(None), Case.id.in_(select(ids.c.case_id)))
     gone = set(session.execute(erased).scalars())

@@ -1,8 +1,9 @@
 """Responses that show a case or its image to one caller."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 
 from fastapi import Response
@@ -29,6 +30,8 @@ from ml.distributions.families import PredictiveDistribution
 KEPT_SECONDS = 1800
 #: Pixels of the longer side of a small copy, for lists of many cells.
 THUMBNAIL_SIZE = 160
+#: Small copies that a process keeps, of a few kB each.
+KEPT_THUMBNAILS = 4096
 
 
 def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = True) -> Response:
@@ -40,12 +43,17 @@ def image_response(context: ServiceContext, stored_sha256: str, *, kept: bool = 
 
 def thumbnail_response(context: ServiceContext, stored_sha256: str) -> Response:
     """A small copy of an image as WebP, which a browser may keep as long as the image."""
+    headers = {"Cache-Control": f"private, max-age={KEPT_SECONDS}, immutable", "Content-Disposition": "inline"}
+    return Response(_make_thumbnail(context.images.get, stored_sha256), media_type="image/webp", headers=headers)
+
+
+@lru_cache(maxsize=KEPT_THUMBNAILS)
+def _make_thumbnail(read_image: Callable[[str], bytes], stored_sha256: str) -> bytes:
     small = BytesIO()
-    with Image.open(BytesIO(context.images.get(stored_sha256)), formats=["PNG"]) as image:
+    with Image.open(BytesIO(read_image(stored_sha256)), formats=["PNG"]) as image:
         image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
         image.convert("RGB").save(small, "WEBP", quality=80)
-    headers = {"Cache-Control": f"private, max-age={KEPT_SECONDS}, immutable", "Content-Disposition": "inline"}
-    return Response(small.getvalue(), media_type="image/webp", headers=headers)
+    return small.getvalue()
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,16 @@ from app.cases.correction_window import (
     open_correction_window,
     provisional_annotator_ids,
 )
+from app.cases.gallery import (
+    MOST_TILES,
+    GalleryIndexOut,
+    TileOut,
+    TilesOut,
+    cases_of_tiles,
+    draw_tiles,
+    gallery_index,
+    newest_cells,
+)
 from app.cases.ingest import (
     CaseForm,
     ExternalIdTaken,

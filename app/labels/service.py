@@ -2,6 +2,7 @@
 
 from app.labels.annotator_day import LISTED, DayProgress, count_labelled_cases, get_day_progress, labelled_cases
 from app.labels.corrections import correct_answer_once, list_correctable_answers
+from app.labels.gallery import label_in_gallery, undo_in_gallery
 from app.labels.leases import (
     MAX_LEASES,
     AlreadyLabelled,

@@ -108,7 +108,7 @@ def _cell_predictions_query(release_id: uuid.UUID, partition: Partition) -> Any:
             # without a name it may have been in a fit
             Case.erased_at.is_(None),
             Case.pi > 0,
-            exists().where(CountedLabel.case_id == Case.id),
+            exists().where(CountedLabel.case_id == Case.id, CountedLabel.blind.is_(True)),
         )
         .order_by(Case.id)
     )

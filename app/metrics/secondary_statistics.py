@@ -46,10 +46,11 @@ def count_corrections(session: Session, case_ids: Collection[uuid.UUID]) -> Corr
     """Count class corrections among final planned answers by people with accounts."""
     final = ~is_provisional(CountedLabel.case_id, CountedLabel.annotator_id)
     wanted_ids, before = set(case_ids), aliased(CountedLabel)
+    planned = (CountedLabel.kind == "label", CountedLabel.round == "planned", CountedLabel.blind.is_(True))
     first = (
         select(CountedLabel.case_id)
         .join(Annotator, Annotator.id == CountedLabel.annotator_id)
-        .where(CountedLabel.kind == "label", CountedLabel.round == "planned", Annotator.account_id.is_not(None), final)
+        .where(*planned, Annotator.account_id.is_not(None), final)
     )
     n_labels = sum(case_id in wanted_ids for case_id in session.execute(first).scalars())
     steps = (

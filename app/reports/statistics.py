@@ -366,8 +366,10 @@ def _read_case_spans(session: Session, since: datetime, site: str | None) -> lis
 
 
 def _read_timed_labels(session: Session, since: datetime, site: str | None) -> list[tuple[datetime, float | None]]:
+    # a gallery's labels answer no read
+    read = or_(CountedLabel.blind.is_(True), CountedLabel.reading_seconds.is_not(None))
     query = select(CountedLabel.created_at, CountedLabel.reading_seconds).where(
-        CountedLabel.created_at >= since, CountedLabel.kind == "label"
+        CountedLabel.created_at >= since, CountedLabel.kind == "label", read
     )
     if site is not None:
         query = query.join(Case, Case.id == CountedLabel.case_id).where(Case.site == site)

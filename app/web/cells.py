@@ -1,11 +1,12 @@
-"""Page of all cells: every state, one search, a thumbnail of each, and what is done to several at once."""
+"""Pages of all cells, as a table and as a gallery by class, and what is done to several at once."""
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Literal
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
 from sqlalchemy.orm import Session
@@ -13,16 +14,18 @@ from sqlalchemy.orm import Session
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
 from app.http.errors import InvalidValue, NotFound
-from app.http.models import PageText
-from app.releases.service import class_names
+from app.http.models import ClassOut, PageText
+from app.labels.service import label_in_gallery, undo_in_gallery
+from app.releases.service import class_names, reading_classes
 from app.triage.service import assign_open_reads, list_eligible_annotators, set_due_day
 from app.web.filters import csv_file
+from app.web.forms import IdempotentForm
 from app.web.page import LeadPage, ManagerForm, Page
 from app.web.render import redirect_to
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
-#: Cells shown on one page, and rows of a file of them.
-PAGE_LENGTH, MOST_ROWS = 100, 100_000
+#: Cells shown on one page, tiles on one where there is no script, and rows of a file of cells.
+PAGE_LENGTH, _TILES, MOST_ROWS = 100, 60, 100_000
 _Text = Annotated[PageText, Query(max_length=200)]
 
 
@@ -179,3 +182,104 @@ def show_thumbnail(case_id: uuid.UUID, page: LeadPage) -> Response:
     if case.erased_at is not None:
         raise NotFound("there is no such cell")
     return cases.thumbnail_response(page.context, case.stored_sha256)
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Gallery of the cells that match: the newest tiles by class, for browsers without scripts."""
+
+    tiles: list[tuple[str, list[tuple[str, cases.TileOut]]]]
+    names: dict[str, str]
+    classes: list[ClassOut]
+    n_matching: int
+    sites: list[str]
+    # longer side of most images, in µm or in pixels, which fills a tile
+    extent: float
+    in_microns: bool
+    next_cursor: str | None
+
+
+_Cursor = Annotated[PageText | None, Query(max_length=100)]
+
+
+@router.get("/cells/gallery")
+def show_gallery(page: LeadPage, asked: AskedCells, cursor: _Cursor = None, done: _Text = "") -> Response:
+    """Cells by class, the predicted one or the one that the caller gave last, to look at and to label together."""
+    # a browser with scripts does not draw the tiles of the page; they are handed out, and so count as seen
+    names, chosen = class_names(page.session), asked.filter(page.session)
+    ids, next_cursor = cases.newest_cells(page.session, chosen, cursor, _TILES)
+    tiles = cases.draw_tiles(page.context.database, page.session, page.keys, page.principal, ids)
+    groups: dict[str, list[tuple[str, cases.TileOut]]] = {}
+    for name, tile in tiles.items():
+        groups.setdefault(tile.group, []).append((name, tile))
+    sizes = sorted(tile.extent for tile in tiles.values()) or [1.0]
+    view = Gallery(
+        [(code, groups[code]) for code in [*names, ""] if code in groups],
+        names,
+        reading_classes(page.session),
+        cases.count_cases(page.session, chosen),
+        cases.list_sites(page.session),
+        sizes[len(sizes) * 9 // 10],
+        any(tile.microns_per_pixel for tile in tiles.values()),
+        next_cursor,
+    )
+    return page.render("gallery.html", view=view, asked=asked, done=done, form_key=uuid.uuid4().hex)
+
+
+@router.get("/cells/gallery/index")
+def show_gallery_index(page: LeadPage, asked: AskedCells, cursor: _Cursor = None) -> cases.GalleryIndexOut:
+    """Names of the cells by class, which tell nothing of any cell until its tile is asked for."""
+    chosen = asked.filter(page.session)
+    return cases.gallery_index(page.context.database, page.session, page.keys, page.principal, chosen, cursor)
+
+
+_Cells = Annotated[list[PageText], Form(max_length=cases.MOST_TILES)]
+
+
+@router.post("/cells/gallery/tiles")
+def draw_tiles(page: LeadPage, cell: _Cells) -> cases.TilesOut:
+    """Tiles that come into view; that their person has seen them is stored first."""
+    ids = cases.cases_of_tiles(page.keys, page.principal.account_id, cell)
+    return cases.TilesOut(tiles=cases.draw_tiles(page.context.database, page.session, page.keys, page.principal, ids))
+
+
+@router.post("/cells/gallery/labels")
+def label_tiles(
+    page: ManagerForm,
+    once: IdempotentForm,
+    cell: _Cells | None = None,
+    label: Annotated[PageText, Form(max_length=100)] = "",
+    filters: Annotated[PageText, Form(max_length=1000)] = "",
+) -> Response:
+    """Give cells a class, under one's own name and not blind."""
+    if not cell or not label:
+        raise InvalidValue("choose a class, and the cells that belong to it")
+    ids = cases.cases_of_tiles(page.keys, page.principal.account_id, cell)
+    answer = once(
+        page.session,
+        [cell, label],
+        lambda: (201, label_in_gallery(page.session, page.context, page.principal, ids, label)),
+    )
+    return _respond(page, answer, filters)
+
+
+@router.post("/cells/gallery/undo")
+def undo_tiles(
+    page: ManagerForm,
+    once: IdempotentForm,
+    first: Annotated[uuid.UUID, Form()],
+    filters: Annotated[PageText, Form(max_length=1000)] = "",
+) -> Response:
+    """Take back the labels of one form."""
+    answer = once(
+        page.session, str(first), lambda: (201, undo_in_gallery(page.session, page.context, page.principal, first))
+    )
+    return _respond(page, answer, filters)
+
+
+def _respond(page: Page, answer: Response, filters: str) -> Response:
+    """What a script asked for, or the gallery again with the label from which on its last change can be undone."""
+    if "text/html" not in page.request.headers.get("accept", ""):
+        return answer
+    done = json.loads(bytes(answer.body))["first"] or ""
+    return redirect_to(f"/cells/gallery?{urlencode({**dict(parse_qsl(filters)), 'done': done})}")

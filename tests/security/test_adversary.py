@@ -21,6 +21,7 @@ from sqlalchemy import func, select
 
 from app.accounts import people as auth
 from app.database.tables import CasePrediction, Label, Read, ReadRequest
+from tests.app.test_gallery import all_names, draw, send
 from tests.app.test_leases import classes_of, set_policy
 from tests.support.service import Service, cell_png
 
@@ -77,12 +78,14 @@ class Harness:
     """A laboratory whose annotators are adversaries: cases arrive, are read in random turns, and looked back at."""
 
     def __init__(self, service: Service, seed: int, people: tuple[str, ...]) -> None:
-        self.service, self.rng = service, random.Random(seed)
+        self.service, self.rng, self.lead = service, random.Random(seed), random.Random(seed + 1)
         self.people = {name: Adversary(name) for name in people}
         self.polls: list[tuple[float, float]] = []
         self.rows: list[list[float]] = []
         self.truths: dict[str, list[bool]] = defaultdict(list)
         self.codes = classes_of(service)
+        self.in_gallery: list[str] = []
+        self.drawn: set[str] = set()
 
     def arrive(self, first: int, n: int) -> None:
         """Cases are stored one at a time, a tenth of them twice, while everybody watches what is public."""
@@ -105,6 +108,7 @@ class Harness:
         at the end."""
         turns = 0
         left = list(self.people.values())
+        self.use_gallery(begin=True)
         while left:
             adversary = self.rng.choice(left)
             if not self.turn(adversary):
@@ -112,7 +116,22 @@ class Harness:
             turns += 1
             if turns % final_every == 0:
                 self.look_back()
+                self.use_gallery()
         self.look_back()
+
+    def use_gallery(self, *, begin: bool = False) -> None:
+        """A lead looks at every cell in the gallery, and labels there a third of those that have just come, so that
+        the time of a read tells nothing of it, and some of these again later."""
+        names = all_names(self.service)
+        for start in range(0, len(names), 500):
+            draw(self.service, names[start : start + 500])
+        come = [name for name in names if name not in self.drawn] if begin else []
+        chosen = self.lead.sample(come, len(come) // 3) if begin else self.lead.sample(self.in_gallery, 5)
+        self.in_gallery += chosen if begin else []
+        self.drawn |= set(come)
+        for start in range(0, len(chosen), 500):
+            given = send(self.service, "labels", cell=chosen[start : start + 500], label=self.lead.choice(self.codes))
+            assert given.status_code == 201, given.text
 
     def look_back(self) -> None:
         """Labels become final, and everybody looks at what is shown of the cases they have read."""
@@ -169,12 +188,14 @@ class Harness:
             request = session.get_one(ReadRequest, session.get_one(Read, UUID(read_id)).request_id)
             arms = set(session.execute(select(ReadRequest.arm).where(ReadRequest.case_id == request.case_id)).scalars())
             labels = select(func.count()).select_from(Label).where(Label.case_id == request.case_id)
+            blind, seeing = (labels.where(Label.blind.is_(kind)) for kind in (True, False))
             score = select(CasePrediction.disagreement_prob).where(CasePrediction.case_id == request.case_id)
             self.truths["read twice"].append(bool(arms & {"triage", "audit"}))
             self.truths["audit"].append("audit" in arms)
             self.truths["triage (π = 1)"].append("triage" in arms)
             self.truths["adjudication"].append(request.arm == "adjudication")
-            self.truths["labels there"].append(session.execute(labels).scalar_one() > 0)
+            self.truths["labels there"].append(session.execute(blind).scalar_one() > 0)
+            self.truths["gallery label"].append(session.execute(seeing).scalar_one() > 0)
             self.truths["prediction"].append(session.execute(score).scalar_one() > self.median)
 
     #: Disagreement that is the median, every how many cases is stored twice, and how often an annotator slips.
@@ -236,6 +257,7 @@ def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, bound: 
     told = run(service, n).told()
     print({name: [round(value, 3) for value in row] for name, row in told.items()})
     assert set(told) >= {"read twice", "prediction"}
+    assert n < 100 or "gallery label" in told
     plain = {name: row for name, row in told.items() if (row[0] >= 0.9 if bound is None else row[1] >= bound)}
     assert plain == {}
 
@@ -260,9 +282,18 @@ def leak_arm(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
         monkeypatch.setattr(f"app.labels.submission.{name}", as_in_0_1_0)
 
 
+def leak_gallery(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
+    def by_a_lead(session: Any, _principal: Any, case: Any) -> bool:
+        given = select(Label.id).where(Label.case_id == case.id, Label.blind.is_(False))
+        return session.execute(given).first() is not None
+
+    monkeypatch.setattr("app.cases.blindness.has_committed", by_a_lead)
+
+
 @pytest.mark.parametrize(
     ("leak", "target", "rows", "n"),
     [
+        pytest.param(leak_gallery, "gallery label", "all", 60, id="gallery", marks=pytest.mark.heavy),
         pytest.param(leak_arm, "audit", "all", 24, id="arm of few", marks=pytest.mark.heavy),
         pytest.param(leak_arm, "audit", "all", 200, id="arm", marks=pytest.mark.heavy),
         # labels become final at the end of a batch: those of the first are adjudicated among the second
@@ -275,7 +306,7 @@ def test_the_harness_tells_each_known_leak(
 ) -> None:
     leak(monkeypatch, service)
     people = ("anna", "ben") if leak is leak_twins else PEOPLE
-    policy = {"reveal": "after_commit"} if leak is leak_arm else {}
+    policy = {"reveal": "after_commit"} if leak in {leak_arm, leak_gallery} else {}
     # answers by chance alone, so that there are many adjudications to tell
     final_every = 10**6 if rows == "second batch" else 25
     harness = run(service, n, people, 2 if leak is leak_twins else 10, slips=1.0, final_every=final_every, **policy)

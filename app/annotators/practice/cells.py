@@ -108,7 +108,7 @@ def _is_reference() -> ColumnElement[bool]:
 def list_practice_candidates(session: Session, purpose: str, min_labels: int) -> CellOutcomes:
     """Settled cells with so many blind labels, the newest first, one of each group of twins."""
     # Of a training set only those that the policy shows to annotators once they are closed.
-    fit = [is_settled(), ~_of_other_purpose(purpose)]
+    fit = [CountedLabel.blind.is_(True), is_settled(), ~_of_other_purpose(purpose)]
     if purpose == "qualification":
         fit.append(~_is_reference())
     statement = (

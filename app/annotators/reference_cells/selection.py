@@ -103,6 +103,7 @@ def list_reference_candidates(
         .join(CountedLabel, CountedLabel.case_id == Case.id)
         .where(
             Case.partition == "calibration",
+            CountedLabel.blind.is_(True),
             practice_service.is_settled(),
             ~practice_service.with_twins(HeldBack.case_id, Case.id),
             ~practice_service.with_twins(Repeat.case_id, Case.id),

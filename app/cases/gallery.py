@@ -1,0 +1,230 @@
+"""Gallery of cells by class: names under which cells are listed, their groups, and what a drawn tile shows."""
+
+import base64
+import uuid
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from app.accounts.service import annotator_of_account, read_own_annotator
+from app.audit.chain.keys import AnnotatorKeys
+from app.cases.ingest import microns_per_pixel
+from app.cases.queries import CaseFilter, decode_cursor, encode_cursor
+from app.database.engine import Database, insert_new
+from app.database.tables import Annotator, Case, CasePrediction, CountedLabel, Exposure
+from app.http.errors import InvalidValue
+from app.http.models import ResponseModel
+from app.http.principal import Principal
+from app.predictions.service import champion_first_order
+from app.releases.service import class_codes_of
+
+#: Cells in one part of the index, and tiles that are drawn or labelled at once.
+INDEX_LENGTH, MOST_TILES = 2000, 500
+#: So few cells are known by their classes alone.
+_FEW = 100
+_NAME_LENGTH = 22
+
+
+class GalleryIndexOut(ResponseModel):
+    """A part of the cells of a gallery, newest first: names by class, one after the other; counts of all of them."""
+
+    counts: dict[str, int] | None
+    groups: dict[str, str]
+    next_cursor: str | None
+
+
+class TileOut(ResponseModel):
+    """A tile: its cell, the leading class, one's own class, and the longer and the shorter side of its image."""
+
+    cell: str
+    external_id: str
+    predicted: str
+    own: str | None
+    width: int
+    height: int
+    microns_per_pixel: float | None
+
+    @property
+    def group(self) -> str:
+        """Class under which it is drawn; empty if there is none."""
+        return self.own or self.predicted
+
+    @property
+    def extent(self) -> float:
+        """The longer side of its image in µm, in pixels if nobody has told their size."""
+        return max(self.width, self.height) * (self.microns_per_pixel or 1.0)
+
+
+class TilesOut(ResponseModel):
+    """Tiles by the names of their cells."""
+
+    tiles: dict[str, TileOut]
+
+
+@dataclass(frozen=True)
+class _Placement:
+    """Leading class of a cell, and what the person has called it last where they saw that; empty or None if unknown."""
+
+    predicted: str
+    own: str | None
+
+
+def _cipher(keys: AnnotatorKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:
+    """A permutation of all identifiers that only this account's pages use."""
+    return Cipher(algorithms.AES(keys.cases.digest(b"gallery" + account_id.bytes)), modes.ECB())  # noqa: S305
+
+
+def tile_names(keys: AnnotatorKeys, account_id: uuid.UUID, case_ids: Sequence[uuid.UUID]) -> list[str]:
+    """Names of cells for the gallery of an account."""
+    # The index puts cells under their classes. Nobody can tell by a name which cell it is until they ask for its tile,
+    # and that they have seen it is stored before the answer.
+    encryptor = _cipher(keys, account_id).encryptor()
+    sealed = encryptor.update(b"".join(case_id.bytes for case_id in case_ids)) + encryptor.finalize()
+    blocks = (sealed[start : start + 16] for start in range(0, len(sealed), 16))
+    return [base64.urlsafe_b64encode(block).decode()[:_NAME_LENGTH] for block in blocks]
+
+
+def cases_of_tiles(keys: AnnotatorKeys, account_id: uuid.UUID, names: Sequence[str]) -> list[uuid.UUID]:
+    """Cells that an account's gallery names."""
+    if len(names) > MOST_TILES:
+        raise InvalidValue("choose at most {most} cells at once", most=MOST_TILES)
+    decryptor, unknown = _cipher(keys, account_id).decryptor(), InvalidValue("the gallery knows no such cell")
+    try:
+        sealed = [base64.b64decode(f"{name}==", b"-_", validate=True) for name in names]
+    except ValueError as exc:
+        raise unknown from exc
+    if any(len(block) != 16 for block in sealed):
+        raise unknown
+    return [uuid.UUID(bytes=decryptor.update(block)) for block in sealed]
+
+
+def _place(session: Session, ids: Select[uuid.UUID], account_id: uuid.UUID) -> dict[uuid.UUID, _Placement]:
+    """Where the cells of a statement stand in the gallery of an account, newest first."""
+    cells = ids.subquery()
+    predictions = (
+        select(cells.c.id, CasePrediction.release_id, CasePrediction.class_probs)
+        .outerjoin(CasePrediction, CasePrediction.case_id == cells.c.id)
+        .order_by(cells.c.id.desc(), *champion_first_order())
+    )
+    own = (
+        select(CountedLabel.case_id, CountedLabel.class_code)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
+        .where(Annotator.account_id == account_id, CountedLabel.blind.is_(False))
+        .where(CountedLabel.case_id.in_(select(cells.c.id)))
+        .order_by(CountedLabel.position)
+    )
+    labels: dict[uuid.UUID, str | None] = {row.case_id: row.class_code for row in session.execute(own)}
+    first: dict[uuid.UUID, tuple[uuid.UUID | None, list[float]]] = {}
+    for case_id, release_id, probs in session.execute(predictions):
+        first.setdefault(case_id, (release_id, probs))
+    codes = class_codes_of(session, {release_id for release_id, _ in first.values() if release_id is not None})
+    return {
+        case_id: _Placement(
+            "" if release_id is None else codes[release_id][probs.index(max(probs))], labels.get(case_id)
+        )
+        for case_id, (release_id, probs) in first.items()
+    }
+
+
+def _matching(chosen: CaseFilter, cursor: str | None) -> Select[uuid.UUID]:
+    matching = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(Case.id.desc())
+    return matching if cursor is None else matching.where(Case.id < decode_cursor(cursor))
+
+
+def newest_cells(
+    session: Session, chosen: CaseFilter, cursor: str | None, limit: int
+) -> tuple[list[uuid.UUID], str | None]:
+    """Some cells after a cursor, and the cursor after them; None after the last one."""
+    ids = list(session.execute(_matching(chosen, cursor).limit(limit + 1)).scalars())
+    return ids[:limit], encode_cursor(ids[limit - 1]) if len(ids) > limit else None
+
+
+def gallery_index(
+    database: Database,
+    session: Session,
+    keys: AnnotatorKeys,
+    principal: Principal,
+    chosen: CaseFilter,
+    cursor: str | None,
+) -> GalleryIndexOut:
+    """A part of the index of a gallery, after a cursor; the first part counts all cells by class."""
+    # Who searches for a cell, or has few, learns by the index what it is predicted to be: these count as seen.
+    matching = _matching(chosen, cursor)
+    wanted = matching if cursor is None else matching.limit(INDEX_LENGTH + 1)
+    placed = [*_place(session, wanted, principal.account_id).items()]
+    counts = Counter(place.own or place.predicted for _, place in placed) if cursor is None else None
+    part = placed[:INDEX_LENGTH]
+    if chosen.search is not None or (cursor is None and len(placed) <= _FEW):
+        _note_exposures(database, session, principal, [case_id for case_id, _ in part])
+    groups: dict[str, list[str]] = {}
+    names = tile_names(keys, principal.account_id, [case_id for case_id, _ in part])
+    for name, (_, place) in zip(names, part, strict=True):
+        groups.setdefault(place.own or place.predicted, []).append(name)
+    return GalleryIndexOut(
+        counts=counts,
+        groups={code: "".join(listed) for code, listed in groups.items()},
+        next_cursor=encode_cursor(part[-1][0]) if len(placed) > len(part) else None,
+    )
+
+
+def draw_tiles(
+    database: Database, session: Session, keys: AnnotatorKeys, principal: Principal, case_ids: Collection[uuid.UUID]
+) -> dict[str, TileOut]:
+    """What the tiles of cells show, by name, newest first: that a person sees it is stored before."""
+    _note_exposures(database, session, principal, case_ids)
+    wanted = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
+    placed = _place(session, wanted, principal.account_id)
+    columns = (Case.id, Case.external_id, Case.width, Case.height, Case.case_metadata)
+    rows = session.execute(select(*columns).where(Case.id.in_(placed)).order_by(Case.id.desc())).all()
+    names = tile_names(keys, principal.account_id, [row.id for row in rows])
+    return {
+        name: TileOut(
+            cell=str(row.id),
+            external_id=row.external_id,
+            predicted=placed[row.id].predicted,
+            own=placed[row.id].own,
+            width=row.width,
+            height=row.height,
+            microns_per_pixel=microns_per_pixel(row.case_metadata),
+        )
+        for name, row in zip(names, rows, strict=True)
+    }
+
+
+def _note_exposures(
+    database: Database, session: Session, principal: Principal, case_ids: Collection[uuid.UUID]
+) -> None:
+    """Store, before a read-only request answers, that it shows the leading classes of cases to a person."""
+    # Who manages may label here, so that they are an annotator from their first look on. Any other account that may
+    # look has none and needs none: no role ever changes, and none that sees more than pixels gives a label that counts
+    # as blind (`was_exposed_to`).
+    annotator = annotator_of_account(session, principal.account_id)
+    if annotator is None and "manage" not in principal.scopes:
+        return
+    if annotator is not None and _unseen(session, annotator.id, case_ids) == set():
+        return
+    session.rollback()  # SQLite: the reading transaction must not wait for the writing one
+    with database.write() as writing:
+        annotator = read_own_annotator(writing, principal)
+        unseen = _unseen(writing, annotator.id, case_ids)
+        shown = select(CasePrediction.case_id, CasePrediction.release_id).where(CasePrediction.case_id.in_(unseen))
+        releases: dict[uuid.UUID, uuid.UUID] = {}
+        for case_id, release_id in writing.execute(shown.order_by(CasePrediction.case_id, *champion_first_order())):
+            releases.setdefault(case_id, release_id)
+        rows = [
+            {"case_id": case_id, "annotator_id": annotator.id, "release_id": release_id}
+            for case_id, release_id in releases.items()
+        ]
+        if rows:
+            insert_new(writing, Exposure, rows)
+
+
+def _unseen(session: Session, annotator_id: uuid.UUID, case_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Cells with a prediction that was not shown to an annotator yet."""
+    predicted = select(CasePrediction.case_id).where(CasePrediction.case_id.in_(case_ids))
+    seen = select(Exposure.case_id).where(Exposure.annotator_id == annotator_id, Exposure.case_id.in_(case_ids))
+    return set(session.execute(predicted).scalars()) - set(session.execute(seen).scalars())
