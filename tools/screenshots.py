@@ -114,8 +114,21 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
     keep(page, folder, "worklist")
     page.click(f"li.tile:has-text('{disputed(page)}') a")
     keep(page, folder, "case")
-    pages = ("report", "policy", "releases", "jobs", "imports", "people", "audit", "readers", "flagged")
-    for name, path in (*((name, f"/{name}") for name in pages), ("api", "/v1/docs")):
+    pages = (
+        "cells",
+        "classes",
+        "report",
+        "policy",
+        "releases",
+        "jobs",
+        "imports",
+        "people",
+        "audit",
+        "readers",
+        "flagged",
+    )
+    gallery, api = ("gallery", "/cells/gallery"), ("api", "/v1/docs")
+    for name, path in (*((name, f"/{name}") for name in pages), gallery, api):
         page.goto(made.address + path)
         keep(page, folder, name)
     page.goto(f"{made.address}/imports")

@@ -71,7 +71,7 @@ FILTERS: dict[str, Callable[..., str]] = {
 
 TERMS = (
     # roles
-    *("admin", "annotator", "viewer", "service"),
+    *("admin", "annotator", "viewer", "service", "lab viewer"),
     # partitions
     *("evaluation", "calibration", "all"),
     # states of reads, requests and jobs

@@ -115,9 +115,13 @@ class _PeoplePageState:
     search: str = ""
 
 
+#: Role that the form offers for a viewer of the laboratory, and the scopes of the key that comes with it.
+LAB_VIEWER, _LAB_VIEWER_SCOPES = "lab viewer", ("cases:read", "cases:write", "labels:write")
+
+
 def _render_people(page: Page, shown: _PeoplePageState) -> Response:
     everybody = load_people(page.session, page.context, shown.search, compute=page.request.method == "GET")
-    return page.render("people.html", people=everybody, shown=shown, roles=list(ROLE_SCOPES))
+    return page.render("people.html", people=everybody, shown=shown, roles=[*ROLE_SCOPES, LAB_VIEWER])
 
 
 def _render_person(page: Page, account_id: uuid.UUID, shown: _PeoplePageState) -> Response:
@@ -134,13 +138,16 @@ def show_people(page: ManagerPage, search: Annotated[PageText, Query(max_length=
 @router.post("/people")
 @back_to(show_people, {"": "name"})
 def add_person(page: ManagerForm, name: _Name = "", role: _Name = "") -> Response:
-    """Make an account; a person gets a one-time password, shown this once."""
+    """Make an account; a person gets a one-time password and a lab viewer a key, shown this once."""
+    keys, actor, kind = page.context.keys.audit, page.principal.name, "service" if role == LAB_VIEWER else role
     try:
-        account = accounts.add_account(
-            page.session, page.context.keys.audit, name.strip(), role, actor=page.principal.name
-        )
+        account = accounts.add_account(page.session, keys, name.strip(), kind, actor=actor)
     except ValueError as exc:
         raise WrongFields({"name": str(exc)}) from exc
+    if role == LAB_VIEWER:
+        token = accounts.add_key(page.session, keys, account.name, _LAB_VIEWER_SCOPES, None, actor=actor)[1]
+        page_state = _PeoplePageState(gettext("API key of %(name)s", name=account.name), token)
+        return _render_person(page, account.id, page_state)
     if role == "service":
         page_state = _PeoplePageState(gettext("%(name)s was added. Create an API key for it.", name=account.name))
         return _render_person(page, account.id, page_state)
