@@ -105,6 +105,7 @@ class Laboratory:
             build_cohort(columns, CohortQuery(), 0.0),
             judging,
             judged_by,
+            list(self.release.classes),
         )
 
     def gap(self, calibration: object) -> float:

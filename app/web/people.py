@@ -116,7 +116,7 @@ class _PeoplePageState:
 
 
 #: Role that the form offers for a viewer of the laboratory, and the scopes of the key that comes with it.
-LAB_VIEWER, _LAB_VIEWER_SCOPES = "lab viewer", ("cases:read", "cases:write", "labels:write")
+LAB_VIEWER, _LAB_VIEWER_SCOPES = "lab viewer", ["cases:read", "cases:write", "labels:write"]
 
 
 def _render_people(page: Page, shown: _PeoplePageState) -> Response:
