@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 #: allowance; more needs a decision that records what was tried instead. Raised by: security, plain English and the
 #: documents (app 300 and tests 360 each), one place for every cell (app 800, tests 960, scripts 1,200).
 SIZES = {
-    "app": (35_995 + 1_700, 228),
+    "app": (35_995 + 1_700, 228 + 8),
     "ml": (24_160, 133),
     "secondread": (910, 14),
     "tests": (43_510 + 2_040, 178 + 8),

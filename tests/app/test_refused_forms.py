@@ -31,7 +31,7 @@ PLAIN = {
         "/practice/runs",
         "/people/{account_id}/state",
     ),
-    "/cells/reads",
+    *("/cells/reads", "/cells/gallery/labels", "/cells/gallery/undo", "/cells/gallery/tiles"),
     *("/practice/items/{item_id}/answer", "/labels/{label_id}/revise", "/labels/{label_id}/retract"),
     *("/references/choice", "/references/decisions", "/references/definitions"),
 }
