@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
-from sqlalchemy import and_, select
+from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.service import CORRECTION_TIME, predictions_of
 from app.database.tables import (
+    Account,
     Annotator,
     Case,
     CountedLabel,
@@ -204,6 +205,8 @@ def annotators_of_accounts(session: Session) -> dict[uuid.UUID, uuid.UUID]:
 
 
 def list_annotator_names(session: Session) -> list[str]:
-    """List the names of annotators with accounts."""
-    statement = select(Annotator.name).where(Annotator.account_id.is_not(None)).order_by(Annotator.name)
+    """List the names of annotators with accounts, without leads who have only looked at cells."""
+    reads = exists().where(CountedLabel.annotator_id == Annotator.id, CountedLabel.blind.is_(True))
+    accounts = select(Annotator.name).join(Account, Account.id == Annotator.account_id)
+    statement = accounts.where(or_(Account.role == "annotator", reads)).order_by(Annotator.name)
     return list(session.execute(statement).scalars())

@@ -1,6 +1,6 @@
 """Names, order, groups and keys of the classes as a lead has set them, in audited versions; codes never change."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from sqlalchemy import select
@@ -10,7 +10,6 @@ from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import Account, ClassSettings
 from app.http.errors import Conflict, NotFound
-from app.http.languages import class_name
 from app.http.models import ClassOut
 from app.http.principal import Principal
 from ml.messages import Message
@@ -52,15 +51,17 @@ def apply_settings(
 _DIGITS = 9
 
 
-def find_setting_faults(settings: Sequence[ClassSetting], classes: Sequence[ClassOut]) -> dict[str, str]:
-    """What is wrong with settings of a release's classes, by field and code."""
+def find_setting_faults(
+    settings: Sequence[ClassSetting], classes: Sequence[ClassOut], shown: Callable[[str], str]
+) -> dict[str, str]:
+    """What is wrong with settings of a release's classes, by field and code; ``shown``: a name as the page has it."""
     faults: dict[str, str] = {
         f"name-{code}": Message("belongs to a class that the model release does not have")
         for code in {one.code for one in settings} - {info.code for info in classes}
     }
     owners: dict[tuple[str, str], str] = {}
     for info in apply_settings(settings, classes):
-        for field, value in (("name", class_name(info.name).casefold()), ("key", info.shortcut.lower())):
+        for field, value in (("name", shown(info.name).casefold()), ("key", info.shortcut.lower())):
             if value and owners.setdefault((field, value), info.code) != info.code:
                 taken = owners[field, value]
                 faults[f"{field}-{info.code}"] = Message("is already used by the class {code}", code=taken)

@@ -289,7 +289,7 @@ class ClassesForm(BaseModel):
             if not (row.place.strip().isdecimal() and 1 <= int(row.place) <= len(rows))
         }
         settings = [row.setting(by_code.get(row.code)) for row in rows]
-        faults |= find_setting_faults(settings, released)
+        faults |= find_setting_faults(settings, released, class_name)
         if faults:
             raise WrongFields(faults)
         return [settings[at] for at in move_rows([int(row.place) for row in rows])]
