@@ -68,6 +68,10 @@ def test_thousands_of_cells_by_keyboard_alone(browser: Browser, installation: In
     page.wait_for_load_state("networkidle")
     assert sum(sizes) < 400_000
     lead.look("gallery")
+    # the shifts of the changes of size come with a later frame
+    page.evaluate(
+        "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(drawn, 500))))"
+    )
     page.evaluate("window.shifts = []")
 
     # a window full of tiles is in the page, wherever it is, and only what was drawn counts as seen
