@@ -52,7 +52,7 @@ def _make_thumbnail(read_image: Callable[[str], bytes], stored_sha256: str) -> b
     small = BytesIO()
     with Image.open(BytesIO(read_image(stored_sha256)), formats=["PNG"]) as image:
         image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
-        image.convert("RGB").save(small, "WEBP", quality=80)
+        image.convert("RGB").save(small, "WEBP", quality=75)
     return small.getvalue()
 
 
