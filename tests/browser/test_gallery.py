@@ -20,18 +20,19 @@ def fill(made: Installation, n: int) -> None:
     """Store so many cells, of which the first have their own pictures and the others share these."""
     stored = [upload(made, f"cell {number}", 500 + number) for number in range(PICTURES)]
     database = Database(made.sqlalchemy_url)
-    with database.engine.begin() as connection:
-        tables = [Case.__table__, CasePrediction.__table__]
+    tables = [Case.__table__, CasePrediction.__table__]
+    with database.engine.connect() as connection:
         rows: list[list[dict[str, Any]]] = []
         for table, column in zip(tables, (Case.id, CasePrediction.case_id), strict=True):
             found = connection.execute(select(table).where(column.in_([uuid.UUID(one) for one in stored]))).mappings()
             rows.append(sorted((dict(row) for row in found), key=lambda row: str(row.get("case_id", row["id"]))))
-        cases, predictions = [], []
-        for number in range(n - PICTURES):
-            case = new_id()
-            kept = number % PICTURES
-            cases.append(rows[0][kept] | {"id": case, "external_id": f"further cell {number}", "waiting": False})
-            predictions.append(rows[1][kept] | {"id": new_id(), "case_id": case})
+    cases, predictions = [], []
+    for number in range(n - PICTURES):
+        case = new_id()
+        kept = number % PICTURES
+        cases.append(rows[0][kept] | {"id": case, "external_id": f"further cell {number}", "waiting": False})
+        predictions.append(rows[1][kept] | {"id": new_id(), "case_id": case})
+    with database.engine.begin() as connection:  # not the one that has read: another writer may come between
         connection.execute(insert(tables[0]), cases)
         connection.execute(insert(tables[1]), predictions)
     database.engine.dispose()
