@@ -1,22 +1,18 @@
-"""Gallery of cells by class: names under which cells are listed, their groups, and what a drawn tile shows."""
+"""Gallery of cells by class: their groups, and what a drawn tile shows."""
 
-import base64
 import uuid
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, read_own_annotator
-from app.audit.chain.keys import AnnotatorKeys
 from app.cases.ingest import microns_per_pixel
 from app.cases.queries import CaseFilter, decode_cursor, encode_cursor
 from app.database.engine import Database, insert_new
 from app.database.tables import Annotator, Case, CasePrediction, CountedLabel, Exposure
-from app.http.errors import InvalidValue
 from app.http.models import ResponseModel
 from app.http.principal import Principal
 from app.predictions.service import champion_first_order
@@ -24,23 +20,19 @@ from app.releases.service import class_codes_of
 
 #: Cells in one part of the index, and tiles that are drawn or labelled at once.
 INDEX_LENGTH, MOST_TILES = 2000, 500
-#: So few cells are known by their classes alone.
-_FEW = 100
-_NAME_LENGTH = 22
 
 
 class GalleryIndexOut(ResponseModel):
-    """A part of the cells of a gallery, newest first: names by class, one after the other; counts of all of them."""
+    """A part of the cells of a gallery by class, newest first, and in the first part the counts of all of them."""
 
     counts: dict[str, int] | None
-    groups: dict[str, str]
+    groups: dict[str, list[uuid.UUID]]
     next_cursor: str | None
 
 
 class TileOut(ResponseModel):
-    """A tile: its cell, the leading class, one's own class, and the longer and the shorter side of its image."""
+    """A tile: the leading class of its cell, one's own class, and the size of its image."""
 
-    cell: str
     external_id: str
     predicted: str
     own: str | None
@@ -60,9 +52,9 @@ class TileOut(ResponseModel):
 
 
 class TilesOut(ResponseModel):
-    """Tiles by the names of their cells."""
+    """Tiles by their cells."""
 
-    tiles: dict[str, TileOut]
+    tiles: dict[uuid.UUID, TileOut]
 
 
 @dataclass(frozen=True)
@@ -72,34 +64,10 @@ class _Placement:
     predicted: str
     own: str | None
 
-
-def _cipher(keys: AnnotatorKeys, account_id: uuid.UUID) -> Cipher[modes.ECB]:
-    """A permutation of all identifiers that only this account's pages use."""
-    return Cipher(algorithms.AES(keys.cases.digest(b"gallery" + account_id.bytes)), modes.ECB())  # noqa: S305
-
-
-def tile_names(keys: AnnotatorKeys, account_id: uuid.UUID, case_ids: Sequence[uuid.UUID]) -> list[str]:
-    """Names of cells for the gallery of an account."""
-    # The index puts cells under their classes. Nobody can tell by a name which cell it is until they ask for its tile,
-    # and that they have seen it is stored before the answer.
-    encryptor = _cipher(keys, account_id).encryptor()
-    sealed = encryptor.update(b"".join(case_id.bytes for case_id in case_ids)) + encryptor.finalize()
-    blocks = (sealed[start : start + 16] for start in range(0, len(sealed), 16))
-    return [base64.urlsafe_b64encode(block).decode()[:_NAME_LENGTH] for block in blocks]
-
-
-def cases_of_tiles(keys: AnnotatorKeys, account_id: uuid.UUID, names: Sequence[str]) -> list[uuid.UUID]:
-    """Cells that an account's gallery names."""
-    if len(names) > MOST_TILES:
-        raise InvalidValue("choose at most {most} cells at once", most=MOST_TILES)
-    decryptor, unknown = _cipher(keys, account_id).decryptor(), InvalidValue("the gallery knows no such cell")
-    try:
-        sealed = [base64.b64decode(f"{name}==", b"-_", validate=True) for name in names]
-    except ValueError as exc:
-        raise unknown from exc
-    if any(len(block) != 16 for block in sealed):
-        raise unknown
-    return [uuid.UUID(bytes=decryptor.update(block)) for block in sealed]
+    @property
+    def group(self) -> str:
+        """Class under which it is drawn; empty if there is none."""
+        return self.own or self.predicted
 
 
 def _place(session: Session, ids: Select[uuid.UUID], account_id: uuid.UUID) -> dict[uuid.UUID, _Placement]:
@@ -143,47 +111,31 @@ def newest_cells(
     return ids[:limit], encode_cursor(ids[limit - 1]) if len(ids) > limit else None
 
 
-def gallery_index(
-    database: Database,
-    session: Session,
-    keys: AnnotatorKeys,
-    principal: Principal,
-    chosen: CaseFilter,
-    cursor: str | None,
-) -> GalleryIndexOut:
+def gallery_index(session: Session, principal: Principal, chosen: CaseFilter, cursor: str | None) -> GalleryIndexOut:
     """A part of the index of a gallery, after a cursor; the first part counts all cells by class."""
-    # Who searches for a cell, or has few, learns by the index what it is predicted to be: these count as seen.
     matching = _matching(chosen, cursor)
     wanted = matching if cursor is None else matching.limit(INDEX_LENGTH + 1)
     placed = [*_place(session, wanted, principal.account_id).items()]
-    counts = Counter(place.own or place.predicted for _, place in placed) if cursor is None else None
+    counts = Counter(place.group for _, place in placed) if cursor is None else None
     part = placed[:INDEX_LENGTH]
-    if chosen.search is not None or (cursor is None and len(placed) <= _FEW):
-        _note_exposures(database, session, principal, [case_id for case_id, _ in part])
-    groups: dict[str, list[str]] = {}
-    names = tile_names(keys, principal.account_id, [case_id for case_id, _ in part])
-    for name, (_, place) in zip(names, part, strict=True):
-        groups.setdefault(place.own or place.predicted, []).append(name)
-    return GalleryIndexOut(
-        counts=counts,
-        groups={code: "".join(listed) for code, listed in groups.items()},
-        next_cursor=encode_cursor(part[-1][0]) if len(placed) > len(part) else None,
-    )
+    groups: dict[str, list[uuid.UUID]] = {}
+    for case_id, place in part:
+        groups.setdefault(place.group, []).append(case_id)
+    next_cursor = encode_cursor(part[-1][0]) if len(placed) > len(part) else None
+    return GalleryIndexOut(counts=counts, groups=groups, next_cursor=next_cursor)
 
 
 def draw_tiles(
-    database: Database, session: Session, keys: AnnotatorKeys, principal: Principal, case_ids: Collection[uuid.UUID]
-) -> dict[str, TileOut]:
-    """What the tiles of cells show, by name, newest first: that a person sees it is stored before."""
+    database: Database, session: Session, principal: Principal, case_ids: Collection[uuid.UUID]
+) -> dict[uuid.UUID, TileOut]:
+    """What the tiles of cells show, newest first: that a person sees it is stored before."""
     _note_exposures(database, session, principal, case_ids)
     wanted = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
     placed = _place(session, wanted, principal.account_id)
     columns = (Case.id, Case.external_id, Case.width, Case.height, Case.case_metadata)
-    rows = session.execute(select(*columns).where(Case.id.in_(placed)).order_by(Case.id.desc())).all()
-    names = tile_names(keys, principal.account_id, [row.id for row in rows])
+    rows = session.execute(select(*columns).where(Case.id.in_(placed)).order_by(Case.id.desc()))
     return {
-        name: TileOut(
-            cell=str(row.id),
+        row.id: TileOut(
             external_id=row.external_id,
             predicted=placed[row.id].predicted,
             own=placed[row.id].own,
@@ -191,7 +143,7 @@ def draw_tiles(
             height=row.height,
             microns_per_pixel=microns_per_pixel(row.case_metadata),
         )
-        for name, row in zip(names, rows, strict=True)
+        for row in rows
     }
 
 

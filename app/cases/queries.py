@@ -291,7 +291,8 @@ _RECENT_LABELS = 5_000
 
 def has_five_labels(session: Session) -> bool:
     """Whether a cell that was labelled lately has five labels, so that consensus among five annotators is seen."""
-    recent = select(CountedLabel.case_id).where(CountedLabel.kind == "label").order_by(CountedLabel.id.desc())
+    first = (CountedLabel.kind == "label", CountedLabel.blind.is_(True))
+    recent = select(CountedLabel.case_id).where(*first).order_by(CountedLabel.id.desc())
     labels = recent.limit(_RECENT_LABELS).subquery()
     several = select(labels.c.case_id).group_by(labels.c.case_id).having(func.count() >= 5).limit(1)
     return session.execute(several).first() is not None

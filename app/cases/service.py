@@ -46,7 +46,6 @@ from app.cases.gallery import (
     GalleryIndexOut,
     TileOut,
     TilesOut,
-    cases_of_tiles,
     draw_tiles,
     gallery_index,
     newest_cells,

@@ -188,7 +188,7 @@ def show_thumbnail(case_id: uuid.UUID, page: LeadPage) -> Response:
 class Gallery:
     """Gallery of the cells that match: the newest tiles by class, for browsers without scripts."""
 
-    tiles: list[tuple[str, list[tuple[str, cases.TileOut]]]]
+    tiles: list[tuple[str, list[tuple[uuid.UUID, cases.TileOut]]]]
     names: dict[str, str]
     classes: list[ClassOut]
     n_matching: int
@@ -208,10 +208,10 @@ def show_gallery(page: LeadPage, asked: AskedCells, cursor: _Cursor = None, done
     # a browser with scripts does not draw the tiles of the page; they are handed out, and so count as seen
     names, chosen = class_names(page.session), asked.filter(page.session)
     ids, next_cursor = cases.newest_cells(page.session, chosen, cursor, _TILES)
-    tiles = cases.draw_tiles(page.context.database, page.session, page.keys, page.principal, ids)
-    groups: dict[str, list[tuple[str, cases.TileOut]]] = {}
-    for name, tile in tiles.items():
-        groups.setdefault(tile.group, []).append((name, tile))
+    tiles = cases.draw_tiles(page.context.database, page.session, page.principal, ids)
+    groups: dict[str, list[tuple[uuid.UUID, cases.TileOut]]] = {}
+    for case_id, tile in tiles.items():
+        groups.setdefault(tile.group, []).append((case_id, tile))
     sizes = sorted(tile.extent for tile in tiles.values()) or [1.0]
     view = Gallery(
         [(code, groups[code]) for code in [*names, ""] if code in groups],
@@ -228,19 +228,17 @@ def show_gallery(page: LeadPage, asked: AskedCells, cursor: _Cursor = None, done
 
 @router.get("/cells/gallery/index")
 def show_gallery_index(page: LeadPage, asked: AskedCells, cursor: _Cursor = None) -> cases.GalleryIndexOut:
-    """Names of the cells by class, which tell nothing of any cell until its tile is asked for."""
-    chosen = asked.filter(page.session)
-    return cases.gallery_index(page.context.database, page.session, page.keys, page.principal, chosen, cursor)
+    """The cells by class, for a script that draws those in view."""
+    return cases.gallery_index(page.session, page.principal, asked.filter(page.session), cursor)
 
 
-_Cells = Annotated[list[PageText], Form(max_length=cases.MOST_TILES)]
+_Cells = Annotated[list[uuid.UUID], Form(max_length=cases.MOST_TILES)]
 
 
 @router.post("/cells/gallery/tiles")
 def draw_tiles(page: LeadPage, cell: _Cells) -> cases.TilesOut:
     """Tiles that come into view; that their person has seen them is stored first."""
-    ids = cases.cases_of_tiles(page.keys, page.principal.account_id, cell)
-    return cases.TilesOut(tiles=cases.draw_tiles(page.context.database, page.session, page.keys, page.principal, ids))
+    return cases.TilesOut(tiles=cases.draw_tiles(page.context.database, page.session, page.principal, cell))
 
 
 @router.post("/cells/gallery/labels")
@@ -254,11 +252,10 @@ def label_tiles(
     """Give cells a class, under one's own name and not blind."""
     if not cell or not label:
         raise InvalidValue("choose a class, and the cells that belong to it")
-    ids = cases.cases_of_tiles(page.keys, page.principal.account_id, cell)
     answer = once(
         page.session,
-        [cell, label],
-        lambda: (201, label_in_gallery(page.session, page.context, page.principal, ids, label)),
+        [*map(str, cell), label],
+        lambda: (201, label_in_gallery(page.session, page.context, page.principal, cell, label)),
     )
     return _respond(page, answer, filters)
 

@@ -189,7 +189,7 @@ class Gallery {
     image.height = Math.round(tile.height * scale);
     image.alt = "";
     image.draggable = false;
-    if (!image.src) image.src = `/cells/${tile.cell}/thumbnail`;
+    if (!image.src) image.src = `/cells/${name}/thumbnail`;
     return element;
   }
 
@@ -216,11 +216,12 @@ class Gallery {
     const confirm = find("[data-confirm] span");
     const n = this.selected.size;
     if (confirm) confirm.textContent = n ? t("Confirm {n} selected", { n }) : t("Confirm the row");
-    const tile = this.groups.tiles.get(this.groups.name(this.at.code, this.at.index));
+    const name = this.groups.name(this.at.code, this.at.index);
+    const tile = this.groups.tiles.get(name);
     if (!tile || this.told === tile) return;
     this.told = tile;
     const link = document.createElement("a");
-    link.href = `/cases/${tile.cell}`;
+    link.href = `/cases/${name}`;
     link.textContent = tile.external_id;
     const about = document.createElement("span");
     about.className = "muted";

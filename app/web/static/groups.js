@@ -1,8 +1,7 @@
-// Names of cells by class, as the service lists them in parts, and what is known of those that were drawn.
+// Cells by class, as the service lists them in parts, each named by its id, and what is known of those that were drawn.
 
 //: Cells that are labelled at once.
 export const MOST = 500;
-const NAME = 22;
 
 export class Groups {
   constructor(filters, codes) {
@@ -32,10 +31,9 @@ export class Groups {
     // a class of an earlier release is none of these
     const known = (code) => (this.codes.includes(code) ? code : "");
     for (const [code, n] of Object.entries(counts ?? {})) this.totals.set(known(code), this.total(known(code)) + n);
-    for (const [called, text] of Object.entries(groups)) {
+    for (const [called, cells] of Object.entries(groups)) {
       const code = known(called);
-      const names = Array.from({ length: text.length / NAME }, (_, place) => text.slice(place * NAME, (place + 1) * NAME));
-      this.listed.set(code, [...this.names(code), ...names]);
+      this.listed.set(code, [...this.names(code), ...cells]);
     }
     this.cursor = next;
     // cells that were erased or labelled elsewhere in between
