@@ -243,14 +243,20 @@ def _sort_key(sort: CaseSort) -> ColumnElement[Any]:
     return keys[sort]
 
 
-def sorted_cases(
+def sorted_case_ids(
     session: Session, chosen: CaseFilter, sort: CaseSort, *, down: bool, offset: int, limit: int
-) -> list[Case]:
+) -> list[uuid.UUID]:
     """Cases in some order, those without a value last, and of equal ones the newest first."""
     key = _sort_key(sort)
     ordered = (key.desc() if down else key.asc()).nulls_last()
-    statement = select(Case).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(ordered, Case.id.desc())
+    statement = select(Case.id).where(Case.erased_at.is_(None), *chosen.conditions()).order_by(ordered, Case.id.desc())
     return list(session.execute(statement.offset(offset).limit(limit)).scalars())
+
+
+def cases_in_order(session: Session, case_ids: Sequence[uuid.UUID]) -> list[Case]:
+    """Some cases, in the order in which they are named."""
+    by_id = {case.id: case for case in session.execute(select(Case).where(Case.id.in_(case_ids))).scalars()}
+    return [by_id[case_id] for case_id in case_ids]
 
 
 def neighbours_of(

@@ -105,6 +105,7 @@ from app.cases.queries import (
     predictions_of,
     requests_of,
     same_images,
+    sorted_case_ids,
     stored_image_names,
     wants_repeats,
 )
@@ -216,12 +217,9 @@ def list_cases(session: Session, chosen: queries.CaseFilter, cursor: str | None,
     return CasesOut(items=cases_out(session, rows[:limit]), next_cursor=next_cursor)
 
 
-def list_sorted_cases(
-    session: Session, chosen: queries.CaseFilter, sort: CaseSort, *, down: bool, offset: int, limit: int
-) -> list[CaseOut]:
-    """A page of a table of cases, in an order that its reader chose."""
-    rows = queries.sorted_cases(session, chosen, sort, down=down, offset=offset, limit=limit)
-    return cases_out(session, rows)
+def list_cases_in_order(session: Session, case_ids: Sequence[uuid.UUID]) -> list[CaseOut]:
+    """Some cases, in the order in which they are named."""
+    return cases_out(session, queries.cases_in_order(session, case_ids))
 
 
 def get_worklist_page(

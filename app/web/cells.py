@@ -110,10 +110,10 @@ def show_cells(
     """Cells in every state; the search covers identifiers, patients, sites, annotators and labels."""
     session, matching = page.session, asked.filter(page.session)
     offset = (asked.page - 1) * PAGE_LENGTH
-    items = cases.list_sorted_cases(session, matching, asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH)
+    ids = cases.sorted_case_ids(session, matching, asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH)
     view = CellList(
-        items,
-        cases.next_open_reads(session, [uuid.UUID(case.id) for case in items]),
+        cases.list_cases_in_order(session, ids),
+        cases.next_open_reads(session, ids),
         class_names(session),
         cases.count_cases(session, matching),
         cases.list_sites(session),
@@ -134,12 +134,12 @@ def export_cells(page: LeadPage, asked: AskedCells) -> Response:
 
 
 def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
-    for offset in range(0, MOST_ROWS, PAGE_LENGTH):
-        items = cases.list_sorted_cases(
-            page.session, asked.filter(page.session), asked.sort, down=asked.down, offset=offset, limit=PAGE_LENGTH
-        )
-        reads = cases.next_open_reads(page.session, [uuid.UUID(case.id) for case in items])
-        for case in items:
+    matching, session = asked.filter(page.session), page.session
+    ids = cases.sorted_case_ids(session, matching, asked.sort, down=asked.down, offset=0, limit=MOST_ROWS)
+    for start in range(0, len(ids), PAGE_LENGTH):
+        part = ids[start : start + PAGE_LENGTH]
+        reads = cases.next_open_reads(session, part)
+        for case in cases.list_cases_in_order(session, part):
             probs = case.prediction.class_probs if case.prediction else {}
             leader = max(probs, key=lambda code: probs[code], default=None)
             wanted = reads.get(case.id)
@@ -148,8 +148,6 @@ def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
                 *(leader, leader and probs[leader], case.prediction and case.prediction.disagreement_prob),
                 *(case.n_labels, wanted and wanted.due_at, wanted and wanted.asked_of, case.created_at),
             )
-        if len(items) < PAGE_LENGTH:
-            return
 
 
 @router.post("/cells/reads")
