@@ -21,6 +21,7 @@ from app.cases.service import (
 from app.context import Call, ServiceContext, reading_call, writing_call
 from app.database.idempotency import Idempotent, KeyMissing, Once
 from app.http.errors import NotFound, list_problem_responses
+from app.http.even_time import EVEN_TIME
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import corrections, leases, submission
@@ -81,6 +82,7 @@ _LabellingWrite = Annotated[Call, writing_call("reads:own", "labels:write")]
 @router.post(
     "/v1/reads",
     operation_id="lease_read",
+    dependencies=[EVEN_TIME],
     status_code=201,
     response_model=ReadOut,
     responses={204: {"description": "Nothing to read now."}, **list_problem_responses(KeyMissing, TooManyLeases)},
@@ -144,6 +146,7 @@ def decline_read(read_id: uuid.UUID, body: DeclineIn, once: Idempotent, call: _A
 @router.post(
     "/v1/reads/{read_id}/labels",
     operation_id="commit_read",
+    dependencies=[EVEN_TIME],
     status_code=201,
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, LeaseLost, AlreadyLabelled),
@@ -156,6 +159,7 @@ def commit_read(read_id: uuid.UUID, body: OwnLabelIn, once: Idempotent, call: _A
 @router.post(
     "/v1/reads/{read_id}/correction",
     operation_id="correct_read",
+    dependencies=[EVEN_TIME],
     status_code=201,
     response_model=SubmittedOut,
     responses=list_problem_responses(KeyMissing, NotFound, LabelFinal, LabelSuperseded),

@@ -14,6 +14,7 @@ from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.cases import service as cases
 from app.http.errors import InvalidValue
+from app.http.even_time import EVEN_TIME
 from app.http.languages import class_name, gettext, localize_decimal, ngettext
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.labels import service as label_service
@@ -409,7 +410,7 @@ def _way_through(page: Page, case_id: uuid.UUID, listed: CellQuery) -> tuple[uui
     return cases.neighbours_of(page.session, case, chosen, listed.sort, down=listed.down)
 
 
-@router.post("/reads/next")
+@router.post("/reads/next", dependencies=[EVEN_TIME])
 def read_next(page: AnnotatorForm) -> Response:
     """Continue with the open read, or lease the next one."""
     held = label_service.list_leases(page.session, page.principal)
@@ -432,7 +433,7 @@ def _respond_to_form(request: Request, path: str) -> Response:
     return redirect_to(path) if "text/html" in request.headers.get("accept", "") else Response(status_code=204)
 
 
-@router.post("/reads/{handle}/label")
+@router.post("/reads/{handle}/label", dependencies=[EVEN_TIME])
 def submit_answer_form(
     handle: str,
     page: AnnotatorForm,

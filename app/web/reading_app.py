@@ -8,6 +8,7 @@ from fastapi import APIRouter, Form, Response
 
 from app.accounts.service import GuardedRoute
 from app.cases.service import case_handle, case_named, microns_per_pixel_of
+from app.http.even_time import EVEN_TIME
 from app.http.models import PageText, ResponseModel
 from app.labels import service as label_service
 from app.triage.service import current_policy
@@ -75,7 +76,7 @@ def cases_ahead(page: Page) -> AheadOut:
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 
 
-@router.post("/reads/ahead")
+@router.post("/reads/ahead", dependencies=[EVEN_TIME])
 def lease_cases_ahead(page: AnnotatorForm, account: Annotated[PageText, Form(max_length=64)] = "") -> AheadOut:
     """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles."""
     if account != account_handle(page.keys, page.principal.account_id):
