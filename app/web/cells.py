@@ -19,7 +19,7 @@ from app.labels.service import label_in_gallery, undo_in_gallery
 from app.releases.service import class_names, reading_classes
 from app.triage.service import assign_open_reads, list_eligible_annotators, set_due_day
 from app.web.filters import csv_file
-from app.web.forms import IdempotentForm
+from app.web.forms import IdempotentForm, require_account
 from app.web.page import LeadPage, ManagerForm, Page
 from app.web.render import redirect_to
 
@@ -245,9 +245,11 @@ def label_tiles(
     once: IdempotentForm,
     cell: _Cells | None = None,
     label: Annotated[PageText, Form(max_length=100)] = "",
+    account: Annotated[PageText, Form(max_length=64)] = "",
     filters: Annotated[PageText, Form(max_length=1000)] = "",
 ) -> Response:
     """Give cells a class, under one's own name and not blind."""
+    require_account(page.keys, page.principal, account)
     if not cell or not label:
         raise InvalidValue("choose a class, and the cells that belong to it")
     answer = once(

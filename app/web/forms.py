@@ -41,6 +41,12 @@ def account_handle(keys: AnnotatorKeys, account_id: uuid.UUID) -> str:
     return _page_digest(keys, b"account", account_id.bytes)
 
 
+def require_account(keys: AnnotatorKeys, principal: Principal, handle: str) -> None:
+    """Refuse a form of a page that was made for another person, who used the same browser."""
+    if handle != account_handle(keys, principal.account_id):
+        raise OtherAccount("another person opened this page and must sign in again to continue")
+
+
 def read_handle(keys: AnnotatorKeys, account_id: uuid.UUID, read_id: uuid.UUID) -> str:
     """Opaque name of a read for the pages of its annotator."""
     return f"{read_id.hex}.{_page_digest(keys, b'read', account_id.bytes, read_id.bytes)}"

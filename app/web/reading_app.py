@@ -12,7 +12,7 @@ from app.http.even_time import EVEN_TIME
 from app.http.models import PageText, ResponseModel
 from app.labels import service as label_service
 from app.triage.service import current_policy
-from app.web.forms import OtherAccount, account_handle, read_handle, read_of_handle
+from app.web.forms import read_handle, read_of_handle, require_account
 from app.web.page import AnnotatorForm, AnnotatorPage, Page
 from app.web.reading import case_number
 
@@ -79,8 +79,7 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 @router.post("/reads/ahead", dependencies=[EVEN_TIME])
 def lease_cases_ahead(page: AnnotatorForm, account: Annotated[PageText, Form(max_length=64)] = "") -> AheadOut:
     """Lease the cases that come next, as many as one annotator may hold: nothing of them but pixels and handles."""
-    if account != account_handle(page.keys, page.principal.account_id):
-        raise OtherAccount("another person opened this page and must sign in again to continue")
+    require_account(page.keys, page.principal, account)
     return cases_ahead(page)
 
 

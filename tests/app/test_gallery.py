@@ -8,12 +8,14 @@ import httpx2 as httpx
 import pytest
 from sqlalchemy import func, select
 
+from app.accounts.people import add_account, add_key
 from app.cases.blindness import was_exposed
 from app.cases.service import MOST_TILES
 from app.database.tables import Account, Annotator, AuditEvent, Exposure, Job, Label
 from app.job_table import ask_for_recalibration
 from app.labels.gallery import label_in_gallery, undo_in_gallery
 from app.labels.posterior import opinions_of
+from app.web.forms import account_handle
 from tests.app.test_leases import all_once, answer_next, classes_of, set_policy
 from tests.support.service import Service, cell_png
 
@@ -43,7 +45,9 @@ def draw(service: Service, names: list[str], who: str = "admin") -> dict[str, An
 
 
 def send(service: Service, path: str, who: str = "admin", **fields: Any) -> httpx.Response:
-    return service.call(who, "POST", f"/cells/gallery/{path}", data={"form_key": uuid.uuid4().hex, **fields})
+    account = account_handle(service.context.keys.readers, service.principal(who).account_id)
+    form = {"form_key": uuid.uuid4().hex, "account": account, **fields}
+    return service.call(who, "POST", f"/cells/gallery/{path}", data=form)
 
 
 def own_labels(service: Service, name: str = "admin") -> list[Any]:
@@ -102,11 +106,34 @@ def test_a_label_is_not_blind_revises_an_earlier_one_and_is_undone(service: Serv
     assert events == len(own_labels(service)) == 8
 
 
+def test_a_label_of_a_page_that_was_made_for_another_lead_is_refused(service: Service) -> None:
+    """Two leads use one browser: the page of the first one is still open when the second one signs in."""
+    service.add_cases(1)
+    page = service.get("admin", "/cells/gallery").text
+    account = re.search(r'name="account" value="([^"]+)"', page)
+    assert account is not None
+    with service.context.database.write() as session:
+        add_account(session, service.context.keys.audit, "second lead", "admin")
+        service.keys["second lead"] = add_key(session, service.context.keys.audit, "second lead", [])[1]
+    form = {"cell": all_names(service), "label": classes_of(service)[0], "account": account[1]}
+    assert send(service, "labels", "second lead", **form).json()["type"] == "urn:secondread:problem:other-account"
+    assert send(service, "labels", "second lead", **form | {"account": "ä"}).status_code == 403
+    assert own_labels(service, "second lead") == []
+    assert send(service, "labels", **form).status_code == 201
+
+
 def test_a_form_of_the_page_without_scripts_labels_and_undoes(service: Service) -> None:
     service.add_cases(2)
     page = service.get("admin", "/cells/gallery", params={"search": "case"}).text
     names, key = re.findall(r'name="cell" value="([^"]+)"', page), re.findall(r'name="form_key" value="([^"]+)"', page)
-    form = {"form_key": key[-1], "cell": names, "label": classes_of(service)[2], "filters": "search=case&state=&site="}
+    account = re.findall(r'name="account" value="([^"]+)"', page)[0]
+    form = {
+        "form_key": key[-1],
+        "account": account,
+        "cell": names,
+        "label": classes_of(service)[2],
+        "filters": "search=case&state=&site=",
+    }
     html = {"headers": {"Accept": "text/html"}, "follow_redirects": False}
     for _ in range(2):  # sent twice, stored once
         answer = service.call("admin", "POST", "/cells/gallery/labels", data=form, **html)

@@ -353,7 +353,7 @@ class Gallery {
   async send(path, fields) {
     form.classList.add("sending");
     const key = `${form.elements.form_key.value}-${(this.n_posts += 1)}`;
-    const answer = await post(path, [["form_key", key], ...fields]).catch(() => null);
+    const answer = await post(path, [["form_key", key], ["account", form.elements.account.value], ...fields]).catch(() => null);
     form.classList.remove("sending");
     if (answer?.ok) return answer.json();
     await this.complain(answer);
