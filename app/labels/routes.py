@@ -21,7 +21,7 @@ from app.cases.service import (
 from app.context import Call, ServiceContext, reading_call, writing_call
 from app.database.idempotency import Idempotent, KeyMissing, Once
 from app.http.errors import NotFound, list_problem_responses
-from app.http.even_time import EVEN_TIME
+from app.http.middleware import EVEN_TIME
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import corrections, leases, submission

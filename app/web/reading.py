@@ -14,8 +14,8 @@ from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.cases import service as cases
 from app.http.errors import InvalidValue
-from app.http.even_time import EVEN_TIME
 from app.http.languages import class_name, gettext, localize_decimal, ngettext
+from app.http.middleware import EVEN_TIME
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.labels import service as label_service
 from app.releases.service import class_names, reading_classes, release_by_id

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Response
 
 from app.accounts.service import GuardedRoute
 from app.cases.service import case_handle, case_named, microns_per_pixel_of
-from app.http.even_time import EVEN_TIME
+from app.http.middleware import EVEN_TIME
 from app.http.models import PageText, ResponseModel
 from app.labels import service as label_service
 from app.triage.service import current_policy

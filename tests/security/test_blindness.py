@@ -15,7 +15,7 @@ from app.cases import blindness
 from app.database.engine import Database
 from app.database.migration import upgrade_schema
 from app.database.tables import Alias, Annotator, Exposure, PolicyRow, ReadRequest
-from app.http import even_time
+from app.http import middleware
 from app.http.routing import walk_routes
 from app.labels.posterior import reassign_open_requests
 from app.metrics.queries import blind_labels
@@ -397,11 +397,11 @@ def test_leases_and_answers_are_sent_at_steps_after_all_of_their_work(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("app.http.even_time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("app.http.even_time.sleep", sleep)
+    monkeypatch.setattr("app.http.middleware.monotonic", lambda: clock[0])
+    monkeypatch.setattr("asyncio.sleep", sleep)
 
     async def answered_after(seconds: float) -> float:
-        answer = even_time._send_at_a_step()
+        answer = middleware._send_at_a_step()
         await anext(answer)
         clock[0] += seconds
         await anext(answer, None)
@@ -413,4 +413,4 @@ def test_leases_and_answers_are_sent_at_steps_after_all_of_their_work(
 
 def _sends_at_steps(route: Any) -> bool:
     given = getattr(getattr(route, "dependant", None), "dependencies", ())
-    return any(one.call is even_time._send_at_a_step for one in given)
+    return any(one.call is middleware._send_at_a_step for one in given)
