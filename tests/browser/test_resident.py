@@ -1,7 +1,6 @@
 """Reading without leaving the page: one key answers, the image keeps its place, slips are corrected blind."""
 
 import random
-import re
 
 import pytest
 from playwright.sync_api import Browser, Page, Route
@@ -250,83 +249,6 @@ def test_cases_are_never_leased_to_whoever_else_has_signed_in(browser: Browser, 
     assert ahead.value.status == 403
     page.wait_for_selector("text=Sign in again; your answer is saved")
     assert leased_to_ben() == before
-
-
-@pytest.mark.ci
-@pytest.mark.slow
-def test_classes_without_groups_fill_the_columns_and_at_200_percent_they_are_next_to_the_image(
-    browser: Browser, blind: Installation
-) -> None:
-    upload(blind, "without groups", 6600)
-    choice = '<label class="choice"><input type="radio" name="label" value="c{0}"> <span>Class {0}</span></label>'
-    group = f'<div class="group">{"".join(choice.format(number) for number in range(80))}</div>'
-
-    def many(route: Route) -> None:
-        answer = route.fetch()
-        body = re.sub(
-            r'(?s)<div class="groups">.*?(?=</fieldset>)', f'<div class="groups">{group}</div>', answer.text()
-        )
-        route.fulfill(response=answer, body=body.replace('class="choices"', 'class="choices many"'))
-
-    emil = Person(browser, blind, "emil")
-    emil.page.route("**/cases/*", many)
-    page = begin(emil)
-    page.reload()
-    for width, height, columns in ((1366, 768, 3), (683, 384, 2)):
-        page.set_viewport_size({"width": width, "height": height})
-        lefts = {round(box["x"]) for one in page.locator(".groups .choice").all() if (box := one.bounding_box())}
-        image, bar, first = box_of(page, ".stage"), box_of(page, ".commit"), box_of(page, ".groups .choice")
-        assert len(lefts) == columns
-        assert image["x"] + image["width"] <= first["x"]
-        assert max(image["y"] + image["height"], bar["y"] + bar["height"]) <= height
-        assert first["y"] + first["height"] < bar["y"]
-
-
-@pytest.mark.ci
-@pytest.mark.slow
-def test_forty_classes_have_a_code_each_and_fit_the_screen(browser: Browser, blind: Installation) -> None:
-    """The demo's task has eight; the page is given forty in five groups."""
-    for number in range(3):
-        upload(blind, f"forty {number}", 6500 + number)
-    groups = "".join(
-        f'<div class="group" role="group" aria-label="Group {g}"><p class="group-name">Group {g}</p>'
-        + "".join(
-            f'<label class="choice"><input type="radio" name="label" value="g{g}c{c}" required '
-            f'data-action="Class {g}.{c}" data-keys=""> <span>Class {g}.{c}</span> <kbd class="js-only"></kbd></label>'
-            for c in range(1, 9)
-        )
-        + "</div>"
-        for g in range(1, 6)
-    )
-
-    def forty(route: Route) -> None:
-        answer = route.fetch()
-        shown = f'<div class="groups">{groups}</div>'
-        body = re.sub(r'(?s)<div class="groups">.*?(?=</fieldset>)', shown, answer.text())
-        route.fulfill(response=answer, body=body.replace('class="choices"', 'class="choices many"'))
-
-    emil = Person(browser, blind, "emil")
-    emil.page.route("**/cases/*", forty)
-    page = begin(emil)
-    page.reload()
-    assert page.inner_text(".choice:has-text('Class 3.4') kbd") == "34"
-    for width, height in ((1366, 768), (1920, 1080)):
-        page.set_viewport_size({"width": width, "height": height})
-        boxes = [choice.bounding_box() for choice in page.locator(".choice:has([name=label])").all()]
-        bar = box_of(page, ".commit")
-        assert all(box is not None and box["y"] + box["height"] <= bar["y"] + 1 for box in boxes), (width, height)
-    sent = []
-    page.route("**/reads/*/label", lambda route: sent.append(route.request.post_data) or route.abort())
-    page.keyboard.press("3")
-    assert "3 …" in page.inner_text("[data-status]")
-    page.keyboard.press("4")
-    until(page, lambda: len(sent) > 0, "two digits answer")
-    assert "label=g3c4" in sent[0]
-    for key in ("5", "x", "4"):  # the first digit belonged to the case that was given away
-        page.keyboard.press(key)
-    assert page.locator("[name=label]:checked").count() == 0
-    assert "g5c4" not in str(sent)
-    page.evaluate("localStorage.clear()")
 
 
 @pytest.mark.slow

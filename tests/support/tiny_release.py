@@ -21,6 +21,7 @@ from PIL import Image, ImageEnhance
 
 from ml.annotations import Annotations
 from ml.calibration.calibrators import calibrate
+from ml.datasets.base import ClassInfo
 from ml.datasets.cells import CLASSES, AnnotatorPool, SimulatedCell, simulate_cells
 from ml.images.image_quality_features import compute_quality_features, feature_columns, optical_density
 from ml.images.preprocess import Preprocessing, fit_normalisation
@@ -42,13 +43,24 @@ METRICS = ("agreement", "L", "skill", "EL", "CE", "L_D", "skill_D", "CE_D")
 PARTITIONS = {"train": 120, "calibration": 60, "test": 60}
 
 
-def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
+def split_classes(parts: int, *, grouped: bool) -> tuple[ClassInfo, ...]:
+    """Each class of the cells split into so many, without keys."""
+    return tuple(
+        ClassInfo(f"{info.code}_{part}", f"{info.name} {part}", "", info.group if grouped else "")
+        for info in CLASSES
+        for part in range(1, parts + 1)
+    )
+
+
+def write_tiny_release(path: Path, name: str = "tiny cells", classes: tuple[ClassInfo, ...] = CLASSES) -> Path:
+    """Write the release; ``classes`` are those of the cells, or each split into equally many."""
     cells = simulate_cells(CELLS, seed=11, size=32)
     plain = Preprocessing(3, None, SIDE, (0.0,) * 3, (1.0,) * 3)
     pixels = np.stack([plain.pixels(Image.fromarray(cell.pixels)) for cell in cells])
     preprocessing = Preprocessing(3, None, SIDE, *fit_normalisation(pixels[FITTED]))
     inputs = preprocessing.normalise(pixels)
-    truth = np.stack([cell.true_probs for cell in cells])
+    share = 1.0 / np.arange(1, len(classes) // len(CLASSES) + 1)
+    truth = np.kron(np.stack([cell.true_probs for cell in cells]), share / share.sum())
     faded = [ImageEnhance.Color(Image.fromarray(cell.pixels)).enhance(FADED) for cell in cells[FITTED]]
     seen = np.concatenate([inputs[FITTED], preprocessing.normalise(np.stack([plain.pixels(cell) for cell in faded]))])
     network = _network(seen, np.concatenate([truth[FITTED]] * 2))
@@ -60,7 +72,7 @@ def write_tiny_release(path: Path, name: str = "tiny cells") -> Path:
     assert distance is not None
     predicted = fit.calibration.apply(logits[HELD_OUT], features[HELD_OUT])
     measured = evaluate(counts[HELD_OUT], predicted.class_probs, predicted.disagreement_probs).to_dict()["metrics"]
-    card = _card(name, preprocessing, fit.report, {metric: measured[metric] for metric in METRICS})
+    card = _card(name, classes, preprocessing, fit.report, {metric: measured[metric] for metric in METRICS})
     squared = np.square(distance(features[HELD_OUT]))
     card["reference"] = _reference(cells, counts) | {
         "distance_sq_mean": float(squared.mean()),
@@ -107,7 +119,7 @@ def _network(inputs: npt.NDArray[np.float32], truth: npt.NDArray[np.float64]) ->
     ]
     shapes: dict[str, list[int | str]] = {
         "image": ["batch", 3, SIDE, SIDE],
-        "logits": ["batch", len(CLASSES)],
+        "logits": ["batch", truth.shape[1]],
         "features": ["batch", FEATURES],
     }
     infos = {key: helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in shapes.items()}
@@ -120,7 +132,7 @@ def _network(inputs: npt.NDArray[np.float32], truth: npt.NDArray[np.float64]) ->
 
 def _label_counts(truth: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     _, labels = AnnotatorPool().read(truth, LABELS, np.random.default_rng(6))
-    return np.asarray(Annotations.of_matrix(labels, len(CLASSES)).counts())
+    return np.asarray(Annotations.of_matrix(labels, truth.shape[1]).counts())
 
 
 def _reference(cells: list[SimulatedCell], counts: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -136,10 +148,16 @@ def _reference(cells: list[SimulatedCell], counts: npt.NDArray[np.int64]) -> dic
     }
 
 
-def _card(name: str, preprocessing: Preprocessing, fit: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
+def _card(
+    name: str,
+    classes: tuple[ClassInfo, ...],
+    preprocessing: Preprocessing,
+    fit: dict[str, Any],
+    held_out: dict[str, Any],
+) -> dict[str, Any]:
     return {
         "name": name,
-        "classes": [asdict(info) for info in CLASSES],
+        "classes": [asdict(info) for info in classes],
         "preprocessing": preprocessing.to_dict(),
         "orientation": "any",
         "network": "two layers",
@@ -148,7 +166,7 @@ def _card(name: str, preprocessing: Preprocessing, fit: dict[str, Any], held_out
             "name": "cells",
             "source": f"{CELLS} simulated cells",
             "partitions": PARTITIONS,
-            "class_counts": {part: [count // len(CLASSES)] * len(CLASSES) for part, count in PARTITIONS.items()},
+            "class_counts": {part: [count // len(classes)] * len(classes) for part, count in PARTITIONS.items()},
             "annotators": None,
             "split_by": "patient",
         },
