@@ -14,6 +14,7 @@ from app.cases.active_config import ActiveConfig, ActiveConfigCache
 from app.cases.blindness import (
     BlindReadPending,
     CaseInPath,
+    PathCase,
     ResolvedCase,
     blind_opinions,
     case_handle,

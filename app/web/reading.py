@@ -492,7 +492,13 @@ def release_read(handle: str, page: AnnotatorForm) -> Response:
     return redirect_to("/worklist")
 
 
+def _show_case_of_form(page: Page, label_id: uuid.UUID) -> Response:  # in the path of the form
+    handle = forms.validate_form(_CaseId, id=page.refused.value("case_id")).id
+    return show_case_page(cases.PathCase(handle, page.request, page.keys), page, CellQuery())
+
+
 @router.post("/labels/{label_id}/revise")
+@forms.back_to(_show_case_of_form)
 def revise_label(
     label_id: uuid.UUID,
     once: forms.IdempotentForm,
@@ -512,6 +518,7 @@ def revise_label(
 
 
 @router.post("/labels/{label_id}/retract")
+@forms.back_to(_show_case_of_form)
 def retract_label(label_id: uuid.UUID, once: forms.IdempotentForm, page: AnnotatorForm, reason: _Text = "") -> Response:
     """Take one's own label back: both stay."""
     body: label_service.RetractionIn = forms.validate_form(label_service.RetractionIn, reason=reason)

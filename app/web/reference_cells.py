@@ -20,8 +20,8 @@ from app.http.errors import NotFound
 from app.http.languages import class_name
 from app.http.models import ClassOut, PageText
 from app.releases.service import class_names, reading_classes
-from app.web.forms import validate_form
-from app.web.page import ManagerForm, PeoplePage
+from app.web.forms import back_to, validate_form
+from app.web.page import ManagerForm, Page, PeoplePage
 from app.web.render import redirect_to, render_page
 
 #: Candidates that an admin is shown.
@@ -220,6 +220,10 @@ def _redirect_to_class(code: str) -> Response:
     return redirect_to("/references?" + urlencode({"class": code}) if code else "/references")
 
 
+def _show_class_of_form(page: Page) -> Response:
+    return show_references(page, [str(page.refused.value("class"))])
+
+
 @router.post("/references/choice")
 def choose_reference_cells(page: ManagerForm, code: _Code = "") -> Response:
     """Choose the cells of a class, or of all, anew."""
@@ -228,6 +232,7 @@ def choose_reference_cells(page: ManagerForm, code: _Code = "") -> Response:
 
 
 @router.post("/references/decisions")
+@back_to(_show_class_of_form)
 def decide_reference_cell(
     page: ManagerForm,
     code: _Code = "",
@@ -244,6 +249,7 @@ def decide_reference_cell(
 
 
 @router.post("/references/definitions")
+@back_to(_show_class_of_form)
 def write_definition(
     page: ManagerForm, code: _Code = "", text: Annotated[PageText, Form(max_length=2000)] = ""
 ) -> Response:

@@ -14,14 +14,16 @@ from app.settings import Settings
 from app.web.forms import page_of_form
 from tests.app.test_gate_memory import champion
 from tests.app.test_jobs import collect_reads
+from tests.app.test_leases import classes_of, set_policy
 from tests.app.test_people import GOOD, first_password
+from tests.security.test_references import ONCE, choose, settle
 from tests.support.jobs import work_off
 from tests.support.reports import report_page
 from tests.support.service import Service, cell_png, store
 
 HTML = {"Accept": "text/html"}
 LONG = "x" * 2001
-#: Forms without a field that a person fills in, and those of the pages of a case and of reference cells.
+#: Forms without a field that a person fills in.
 PLAIN = {
     *(
         "/login",
@@ -32,8 +34,7 @@ PLAIN = {
         "/people/{account_id}/state",
     ),
     *("/cells/reads", "/cells/gallery/labels", "/cells/gallery/undo", "/cells/gallery/tiles"),
-    *("/practice/items/{item_id}/answer", "/labels/{label_id}/revise", "/labels/{label_id}/retract"),
-    *("/references/choice", "/references/decisions", "/references/definitions"),
+    *("/practice/items/{item_id}/answer", "/references/choice"),
 }
 
 
@@ -84,6 +85,37 @@ def test_a_refused_form_comes_back_with_its_values_and_the_fault_at_its_field(
     assert answer.text.count(f'id="{field}-fault" role="alert"') == 1
     script = service.call("admin", "POST", path, data=typed, headers={"Accept": "application/json"})
     assert (script.status_code, script.headers["content-type"]) == (answer.status_code, "application/problem+json")
+
+
+def test_the_form_of_a_definition_comes_back_on_the_page_of_its_class(service: Service) -> None:
+    answer = post(service, "/references/definitions", **{"class": classes_of(service)[0], "text": LONG})
+    assert answer.status_code == 422
+    assert LONG in form_at(answer.text, "/references/definitions")
+
+
+def test_a_refused_exclusion_comes_back_at_its_cell(service: Service) -> None:
+    set_policy(service, **ONCE)
+    settle(service, 2)
+    choose(service)
+    code = classes_of(service)[0]
+    page = service.get("admin", "/references", params={"class": code}).text
+    excluded = r'name="case" value="([^"]+)"><input type="hidden" name="kind" value="excluded"'
+    first, second = re.findall(excluded, page)
+    reason = "y" * 201
+    answer = post(service, "/references/decisions", **{"class": code, "case": second}, kind="excluded", reason=reason)
+    form = form_at(answer.text, "/references/decisions")
+    assert (answer.status_code, reason in form, second in form, first in form) == (422, True, True, False)
+
+
+@pytest.mark.parametrize("kind", ["revise", "retract"])
+def test_a_change_of_a_label_comes_back_on_the_page_of_its_cell(service: Service, kind: str) -> None:
+    codes, case = classes_of(service), service.add_case("a")["id"]
+    label = service.answer("anna", case, codes[0]).json()["label"]["id"]
+    typed = {"form_key": "k", "case_id": service.known_as("anna", case), "label": codes[2], "reason": LONG}
+    answer = service.call("anna", "POST", f"/labels/{label}/{kind}", data=typed, headers=dict(HTML))
+    form = form_at(answer.text, f"/labels/{label}/{kind}")
+    assert (answer.status_code, LONG in form) == (422, True)
+    assert kind == "retract" or f'value="{codes[2]}" required checked' in form
 
 
 def test_every_form_with_fields_comes_back(settings: Settings) -> None:
