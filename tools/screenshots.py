@@ -28,7 +28,7 @@ from tests.support.process import Installation
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "screenshots"
 SHOWN = ROOT / "docs" / "images" / "pages"
-DEVICES = {"desktop": (1280, 860), "phone": (390, 844), "tablet": (820, 1180), "wide": (2560, 1440)}
+DEVICES = {"desktop": (1366, 860), "phone": (390, 844), "tablet": (820, 1180), "wide": (2560, 1440)}
 SCHEMES = ("light", "dark")
 #: Cases that the second annotator reads before the pictures, and those that are left to the first one then.
 READS, LEFT = 3, 3
