@@ -29,6 +29,7 @@ from app.labels.routes import router as reads
 from app.maintenance import health
 from app.maintenance.cache import keep_cache_fresh
 from app.metrics.routes import router as evaluations
+from app.outcomes.routes import router as outcomes
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
 from app.predictions.open_inference.service import PARSING
@@ -60,6 +61,7 @@ _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images.
 _ROUTERS = (
     cases,
     reads,
+    outcomes,
     annotators,
     practice,
     readers,

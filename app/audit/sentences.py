@@ -33,6 +33,9 @@ WORDS: Mapping[str, str] = messages(
         "request.ask": "requested {requests}",
         "request.assign": "assigned {requests} to {annotator}",
         "request.due": "changed the due date of {requests}",
+        "outcome.settle": "settled {case} as {outcome}",
+        "outcome.conclude": "settled {case} by rule as {outcome}",
+        "outcome.reopen": "reopened {case}",
         "case.add": "stored {case}",
         "patient.erase": "erased a patient: {n_cases} cells, {n_remarks} notes, {n_import_rows} rows of imports",
         "predictions.add": "added predictions of {release} for {n_cases} cells",
@@ -200,6 +203,8 @@ class _EventNames:
                 return self.classes.get(details["label"], details["label"] or self.say("nothing"))
             case "class":
                 return self.classes.get(details["class"], str(details["class"]))
+            case "outcome":
+                return self.classes.get(details["class"], details["class"] or self.say(Message("split")))
             case "by":
                 by = self.annotators.get(_parse_uuid(details.get("annotator")), "")
                 return "" if by in {"", event.actor} else self.say(Message(" (read by {by})", by=by))

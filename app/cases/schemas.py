@@ -4,9 +4,9 @@ import json
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from app.database.tables.values import Arm, Partition, RequestState, Round
+from app.database.tables.values import Arm, OutcomeRule, Partition, RequestState, Round
 from app.http.models import Line, PredictionOut, RequestModel, ResponseModel
 
 
@@ -28,6 +28,19 @@ class CaseIn(RequestModel):
     metadata: Annotated[dict[Line, Line], BeforeValidator(_json_object), Field(max_length=20, default_factory=dict)]
 
 
+class OutcomeOut(ResponseModel):
+    """What a cell was settled as."""
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    code: Annotated[str | None, Field(alias="class")]
+    split: bool
+    rule: OutcomeRule | None
+    by: str | None
+    at: datetime
+    reason: str | None
+
+
 class CaseOut(ResponseModel):
     """A cell with its prediction."""
 
@@ -44,6 +57,7 @@ class CaseOut(ResponseModel):
     n_labels: int
     prediction: PredictionOut | None
     has_field: bool = False
+    outcome: OutcomeOut | None = None
 
 
 class CasesOut(ResponseModel):

@@ -44,6 +44,7 @@ from app.cases.correction_window import (
 )
 from app.cases.gallery import (
     MOST_TILES,
+    SPLIT,
     GalleryIndexOut,
     TileOut,
     TilesOut,
@@ -68,6 +69,8 @@ from app.cases.presenters import (
     OodAssessment,
     cases_out,
     image_response,
+    outcome_columns,
+    outcome_out,
     prediction_out,
     show_case,
     stored_prediction_out,
@@ -79,6 +82,7 @@ from app.cases.queries import (
     CaseSort,
     CaseState,
     NamedLabel,
+    NamedOutcome,
     case_by_id,
     case_named,
     cases_with_images,
@@ -96,6 +100,7 @@ from app.cases.queries import (
     images_in_use,
     is_empty,
     is_held_back,
+    label_histories,
     label_history,
     labels_of_case,
     latest_prediction,
@@ -103,14 +108,16 @@ from app.cases.queries import (
     maybe_hold_back,
     neighbours_of,
     newest_label_at,
+    outcomes_of,
     predictions_of,
     requests_of,
     same_images,
     sorted_case_ids,
+    standing_outcomes,
     stored_image_names,
     wants_repeats,
 )
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
+from app.cases.schemas import CaseIn, CaseOut, CasesOut, OutcomeOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
 from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
 from app.database.tables import ReadRequest

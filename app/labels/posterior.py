@@ -212,11 +212,12 @@ def adjudicate_if_undecided(
     *,
     unsettled: bool,
 ) -> None:
-    """Ask for another annotator where all reads are in, finally, and leave the leading class open."""
+    """Ask for another annotator where all reads are in, finally, and leave the leading class of an open case open."""
     case, policy, requests = at_hand.case, at_hand.policy, labelled.requests
     waiting = any(request.state in {"open", "leased"} for request in requests)
     closed = requests and not waiting and not unsettled
-    if closed and triage_service.needs_adjudication(posterior.distribution, posterior.n_labels, policy):
+    undecided = closed and triage_service.needs_adjudication(posterior.distribution, posterior.n_labels, policy)
+    if undecided and not cases.outcomes_of(session, [case.id]):
         ordinal = requests[-1].ordinal + 1
         adjudication = triage_service.new_request(
             case, policy, posterior.release_id, "adjudication", ordinal, time_of(session)

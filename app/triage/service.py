@@ -3,19 +3,23 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.accounts.service import reading_annotators
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CountedLabel, PolicyRow, ReaderDraw, ReadRequest, time_of
-from app.http.errors import Conflict
+from app.http.errors import Conflict, InvalidValue
 from app.http.principal import Principal
 from app.triage.assignment import (
     GRACE_PERIOD,
     ReadEligibility,
+    cells_without_annotator,
     eligibility_of,
     eligibility_of_account,
+    list_annotators_for_case,
     list_assignable_annotators,
     list_eligible_annotators,
     next_position,
+    nobody_left,
     redraw_annotator,
     require_qualified,
     twins_of_case,
@@ -52,6 +56,7 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
+from ml.messages import Message
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
@@ -95,6 +100,7 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
     values = body.model_dump()
     if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
         raise Conflict("this policy is already in force")
+    _require_annotators(session, before, body)
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **values)
     session.add(row)
     session.flush()
@@ -115,3 +121,17 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
         reason=body.reason,
     )
     return 201, policy_out(row, row.version)
+
+
+def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> None:
+    """Refuse a rule that needs more annotators than there are, unless outside systems alone have annotators."""
+    n = len(reading_annotators(session))
+    fault = None
+    if n == 1:
+        fault = Message("second reads need two annotators; add an annotator first")
+    elif n == 2 and body.adjudicate_below is not None and before.adjudicate_below is None:
+        fault = Message("adjudication needs three annotators; add an annotator first, or leave it off")
+    if fault is not None:
+        problem = InvalidValue(fault)
+        problem.faults = {"adjudicate_below" if n == 2 else "": fault}
+        raise problem

@@ -149,6 +149,7 @@ COVERED: Mapping[str, TableCoverage] = {
     "labels": TableCoverage(),
     "looks": TableCoverage(),
     "network_outputs": _cover_forgettable("logits", "features", "appearance"),
+    "outcomes": TableCoverage(),
     "policies": TableCoverage(),
     "practice_answers": TableCoverage(),
     "practice_cells": TableCoverage(),

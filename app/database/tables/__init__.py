@@ -30,6 +30,7 @@ from app.database.tables.base import CLOCK, BaseTable, Clock, new_digest_key, ne
 from app.database.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, WorkerRow
 from app.database.tables.labels import Annotator, CountedLabel, Label, ProvisionalLabel, Remark
+from app.database.tables.outcomes import Outcome
 from app.database.tables.reads import (
     LEASED,
     DailyThreshold,

@@ -108,15 +108,15 @@ class CountedLabel(Label):
 
 
 class Remark(ForgettableRow, BaseTable):
-    """Free text about a case: next to a label, or to a read that was declined. Labels stay when it is erased."""
+    """Free text about a case: next to a label, an outcome, or a read that was declined. These stay when it is erased."""
 
     __tablename__ = "remarks"
 
-    # of the label or the read
+    # of the label, the outcome or the read
     id: Mapped[uuid.UUID] = mapped_column(sa.Uuid, primary_key=True)
     case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
     note: Mapped[str | None] = mapped_column(sa.Text)
-    # why a label was revised or retracted
+    # why a label was revised or retracted, or a case settled or reopened
     reason: Mapped[str | None] = mapped_column(sa.Text)
 
 
