@@ -1,7 +1,7 @@
 """Assign the reads that cells still want to an annotator, and set when they are due, by hand."""
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import date, datetime, time, tzinfo
 
 from sqlalchemy import or_, select
@@ -18,6 +18,7 @@ from app.triage.assignment import (
     next_position,
     twins_of_case,
 )
+from app.triage.urgency import lock_open_reads, record_due, set_due
 
 
 def assign_open_reads(
@@ -50,7 +51,15 @@ def assign_open_reads(
             session.flush()
         asked.append(request)
     if asked:
-        _record(session, keys, principal, "request.assign", asked, annotator=str(annotator.id))
+        events.record_event(
+            session,
+            keys,
+            actor=principal.name,
+            action="request.assign",
+            object_id="requests",
+            details={"requests": [str(request.id) for request in asked], "annotator": str(annotator.id)},
+            cases=sorted({request.case_id for request in asked}),
+        )
     return asked
 
 
@@ -64,42 +73,19 @@ def set_due_day(
         raise InvalidValue("choose today or a later day")
     patients = select(Case.patient).where(Case.id.in_(case_ids), Case.patient.is_not(None))
     whole = select(Case.id).where(or_(Case.id.in_(case_ids), Case.patient.in_(patients)))
-    wanted = select(ReadRequest).where(ReadRequest.case_id.in_(whole), ReadRequest.state.in_(("open", "leased")))
-    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
-    requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
-    for request in requests:
-        request.due_at, request.due_on = due, due.date().isoformat()
-    if requests:
-        _record(session, keys, principal, "request.due", requests, due=due.isoformat())
-    return list(requests)
+    reads = lock_open_reads(session, Case.id.in_(whole))
+    for read in reads:
+        set_due(read, due)
+    if reads:
+        record_due(session, keys, principal.name, reads, due)
+    return reads
 
 
 def _next_open_requests(session: Session, case_ids: Collection[uuid.UUID]) -> list[ReadRequest]:
     """The open request of each cell that is leased first."""
-    wanted = select(ReadRequest).where(ReadRequest.case_id.in_(case_ids), ReadRequest.state == "open")
-    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
-    requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
+    requests = [one for one in lock_open_reads(session, Case.id.in_(case_ids)) if one.state == "open"]
     first: dict[uuid.UUID, ReadRequest] = {}
     for request in requests:
         if request.case_id not in first or request.ordinal < first[request.case_id].ordinal:
             first[request.case_id] = request
     return list(first.values())
-
-
-def _record(
-    session: Session,
-    keys: AuditKeys,
-    principal: Principal,
-    action: str,
-    requests: Sequence[ReadRequest],
-    **details: str,
-) -> None:
-    events.record_event(
-        session,
-        keys,
-        actor=principal.name,
-        action=action,
-        object_id="requests",
-        details={"requests": [str(request.id) for request in requests], **details},
-        cases=sorted({request.case_id for request in requests}),
-    )

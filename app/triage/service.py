@@ -41,6 +41,7 @@ from app.triage.planning import (
 from app.triage.queries import (
     DAILY,
     all_policies,
+    champion_classes,
     current_policy,
     current_rule,
     policy_of_version,
@@ -55,14 +56,15 @@ from app.triage.rules import (
     summarise_posterior,
     summarise_prediction,
 )
-from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
+from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClass
+from app.triage.urgency import bring_patient_forward
 from ml.messages import Message
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
     """A version as the API shows it."""
-    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name != "current"}
-    return PolicyOut(**fields, current=row.version == current)
+    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name not in {"current", "urgent"}}
+    return PolicyOut(**fields, urgent=row.urgent or [], current=row.version == current)
 
 
 def list_policies(session: Session) -> PoliciesOut:
@@ -94,10 +96,20 @@ def draws_so_far(session: Session) -> DrawsOut | None:
     return DrawsOut(n_answered=answered, n_as_drawn=as_drawn, n_drawn_again=n_again, n_overdue=overdue)
 
 
+def _list_urgent_classes(session: Session, body: PolicyIn) -> list[dict[str, object]]:
+    known = champion_classes(session)
+    for rule in body.urgent:
+        if known and rule.class_code not in known:
+            raise InvalidValue(
+                "there is no class {name}; choose one of {classes}", name=rule.class_code, classes=", ".join(known)
+            )
+    return [rule.model_dump() for rule in body.urgent]
+
+
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
     """Make a new version, which is in force from now on."""
     before = current_policy(session)
-    values = body.model_dump()
+    values = body.model_dump() | {"urgent": _list_urgent_classes(session, body) or None}
     if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
         raise Conflict("this policy is already in force")
     _require_annotators(session, before, body)

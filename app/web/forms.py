@@ -19,7 +19,7 @@ from app.http.models import ClassOut, PageText
 from app.http.principal import Principal
 from app.releases.service import ClassSetting, find_setting_faults
 from app.reports.service import TargetsIn
-from app.triage.service import PolicyIn, PolicyOut
+from app.triage.service import PolicyIn, PolicyOut, UrgentClass
 from ml.messages import Message
 
 
@@ -186,7 +186,34 @@ def as_number(text: str) -> str:
     return text
 
 
+@dataclass(frozen=True)
+class UrgentRow:
+    """A class that brings a patient's cells forward, in the form of the policy, as typed."""
+
+    code: str = ""
+    above: str = ""
+    hours: str = ""
+
+    @classmethod
+    def of(cls, rule: UrgentClass) -> "UrgentRow":
+        """The row of a stored rule."""
+        return cls(rule.class_code, f"{100 * rule.above:g}", str(rule.hours))
+
+    @classmethod
+    def typed(cls, form: FormData) -> "list[UrgentRow]":
+        """The rows of a form that was refused."""
+        columns = (form.getlist(f"urgent_{name}") for name in ("class", "above", "hours"))
+        return [cls(*map(str, row)) for row in zip(*columns, strict=False)]
+
+
+#: Rows for urgent classes that the form of the policy has at least.
+URGENT_ROWS = 2
+
+
 _NUMBERS = {"threshold", "audit_rate", "target_error", "adjudicate_below", "repeat_rate"}
+
+
+_Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
 
 
 class PolicyForm(BaseModel):
@@ -207,23 +234,35 @@ class PolicyForm(BaseModel):
     repeat_rate: str = ""
     draw_readers: str = ""
     require_qualification: str = ""
+    urgent_class: _Texts = []
+    urgent_above: _Texts = []
+    urgent_hours: _Texts = []
     reason: str = ""
 
     def policy(self) -> PolicyIn:
         """The new version of the policy."""
         daily = self.rule in {"capacity", "graded"}
         unused, needed = ("threshold", "capacity_per_day") if daily else ("capacity_per_day", "threshold")
-        typed = {name: as_number(text) if name in _NUMBERS else text for name, text in self.model_dump().items()}
+        texts = self.model_dump(exclude={"urgent_class", "urgent_above", "urgent_hours"})
+        typed = {name: as_number(text) if name in _NUMBERS else text for name, text in texts.items()}
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
         if needed not in values:
             raise WrongFields({needed: Message("is needed by this rule")})
-        return validate_form(PolicyIn, **{"adjudicate_below": None} | values)
+        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=self._urgent())
+
+    def _urgent(self) -> list[dict[str, object]]:
+        rows = zip(self.urgent_class, self.urgent_above, self.urgent_hours, strict=True)
+        return [
+            {"class": code, "above": _from_percent(as_number(above)), "hours": hours}
+            for code, above, hours in rows
+            if code
+        ]
 
     @classmethod
     def of(cls, policy: PolicyOut) -> "PolicyForm":
         """Fill the form from a version of the policy, without a reason."""
-        values = {name: getattr(policy, name) for name in cls.model_fields if name != "reason"}
-        return cls(**{name: _format_form_value(value) for name, value in values.items()})
+        names = [name for name in cls.model_fields if name != "reason" and not name.startswith("urgent_")]
+        return cls(**{name: _format_form_value(getattr(policy, name)) for name in names})
 
 
 def _format_form_value(value: object) -> str:
@@ -262,9 +301,6 @@ class ClassRow:
             None if now == was and info is not None else now for now, was in zip(typed, before, strict=True)
         )
         return ClassSetting(self.code, name or None, group, key)
-
-
-_Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
 
 
 class ClassesForm(BaseModel):

@@ -17,10 +17,10 @@ from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
-from app.releases.service import class_names
+from app.releases.service import class_names, reading_classes
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
-from app.web.forms import PolicyForm, TargetsForm, back_to, validate_form
+from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
 from app.web.page import ManagerForm, ViewerPage
 from app.web.render import redirect_to, render_page
 
@@ -272,7 +272,19 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     versions, draws = policies.items, policies.draws
     what_if = compute_what_if(page.context, page.principal, share)
     stored, now = PolicyForm.of(versions[0]), versions[0]
-    return page.render("policy.html", stored=stored, versions=versions, now=now, draws=draws, what_if=what_if)
+    urgent = UrgentRow.typed(page.refused.at("/policy").typed) or [UrgentRow.of(rule) for rule in now.urgent]
+    urgent += [UrgentRow()] * max(1, URGENT_ROWS - len(urgent))
+    return page.render(
+        "policy.html",
+        stored=stored,
+        versions=versions,
+        now=now,
+        draws=draws,
+        what_if=what_if,
+        urgent=urgent,
+        classes=reading_classes(page.session),
+        names=class_names(page.session),
+    )
 
 
 @router.post("/policy")

@@ -381,7 +381,7 @@ export function readOn(page, viewer, { leases, restart }) {
     radio.checked = true;
     if (event.shiftKey) {
       pending = true;
-      told(name(radio.value), t("1 to 4: confidence; class: second choice; Enter"));
+      told(name(radio.value), t("1 to 4: confidence; class: second choice"));
       return;
     }
     if (!store.get("one-key", true) || event.key === "Enter" || event.type !== "keydown") {
