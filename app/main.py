@@ -54,6 +54,7 @@ from app.web.releases import router as release_pages
 from app.web.render import StaticAssets
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
+from app.web.today import router as today_pages
 from secondread import __version__
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
@@ -76,6 +77,7 @@ _ROUTERS = (
     open_inference,
     health.router,
     sign_in_pages,
+    today_pages,
     reader_pages,
     resident_pages,
     cell_pages,

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
@@ -323,6 +323,29 @@ def count_cases(session: Session, chosen: CaseFilter) -> int:
     """Number of cases that match."""
     matching = select(func.count()).where(Case.erased_at.is_(None), *chosen.conditions())
     return session.execute(matching).scalar_one()
+
+
+def count_overdue(session: Session, at: datetime) -> int:
+    """Number of cells with an open read that was due before a moment."""
+    late = (ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at < at)
+    return session.execute(select(func.count(ReadRequest.case_id.distinct())).where(*late)).scalar_one()
+
+
+class Changes(NamedTuple):
+    """Cells stored, labels given and cells settled since a moment."""
+
+    n_stored: int
+    n_labels: int
+    n_settled: int
+
+
+def count_changes(session: Session, since: datetime) -> Changes:
+    """What has changed since a moment."""
+    stored = select(func.count()).where(Case.created_at >= since)
+    given = select(func.count()).where(CountedLabel.created_at >= since, CountedLabel.kind == "label")
+    ended = (Outcome.created_at >= since, Outcome.kind != "reopened")
+    settled = select(func.count(Outcome.case_id.distinct())).where(*ended)
+    return Changes(*(session.execute(one).scalar_one() for one in (stored, given, settled)))
 
 
 def list_sites(session: Session) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, exists, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Select, exists, false, func, inspect, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.accounts.service import annotator_of_account, reading_annotators
@@ -236,9 +236,14 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
         return or_(exists().where(column == case_id, *conditions), of_twin)
 
     met = [has(table.case_id, table.annotator_id == Annotator.id, condition) for table, condition in _MEETINGS]
-    eligible = [annotator.id for annotator in list_eligible_annotators(session)]
-    left = exists().where(Annotator.id.in_(eligible), ~or_(*met))
-    return or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)))
+    eligible, reference = (
+        list_eligible_annotators(session),
+        has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)),
+    )
+    if any(not inspect(annotator).persistent for annotator in eligible):  # one who has not read yet has met no case
+        return reference
+    left = exists().where(Annotator.id.in_([annotator.id for annotator in eligible]), ~or_(*met))
+    return or_(~left, reference)
 
 
 def cells_without_annotator(session: Session) -> Select[uuid.UUID]:

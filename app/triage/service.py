@@ -135,6 +135,12 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
     return 201, policy_out(row, row.version)
 
 
+def missing_annotators(session: Session) -> int:
+    """Annotators that the policy in force needs and that are not there; none where outside systems alone have some."""
+    n, needed = len(reading_annotators(session)), 2 if current_policy(session).adjudicate_below is None else 3
+    return max(0, needed - n) if n else 0
+
+
 def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> None:
     """Refuse a rule that needs more annotators than there are, unless outside systems alone have annotators."""
     n = len(reading_annotators(session))

@@ -31,7 +31,11 @@ class NavItem:
 
 _ = gettext_noop
 _LEAD = {
-    _("Today"): (("/worklist", _("Worklist"), "cases:read"), ("/flagged", _("Flagged cells"), "manage")),
+    _("Today"): (
+        ("/today", _("Today"), "cases:read"),
+        ("/worklist", _("Worklist"), "cases:read"),
+        ("/flagged", _("Flagged cells"), "manage"),
+    ),
     _("Cells"): (("/cells", _("All cells"), "cases:read"), ("/imports", _("Import"), "cases:write")),
     _("Quality"): (("/report", _("Report"), "metrics:read"),),
     _("Models"): (

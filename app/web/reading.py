@@ -23,10 +23,10 @@ from app.triage.service import ReadEligibility, current_policy, eligibility_of, 
 from app.web import forms
 from app.web.cells import AskedCells, CellQuery
 from app.web.charts import ClassRow, Mass, class_rows, three_masses
-from app.web.first_steps import first_steps
 from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
 from app.web.reference_cells import SameScale, ShownCell, classes_at_stake
 from app.web.render import redirect_to
+from app.web.today import first_steps
 
 #: Cases shown on one page.
 WORKLIST_LENGTH = 120

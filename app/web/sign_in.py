@@ -24,9 +24,9 @@ _People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
 
 
 @router.get("/", dependencies=[Depends(accounts.allow_everyone)])
-def redirect_to_worklist() -> Response:
-    """Go to the worklist."""
-    return redirect_to("/worklist")
+def redirect_to_today() -> Response:
+    """Go to the first page of a day."""
+    return redirect_to("/today")
 
 
 @router.get("/login", dependencies=[Depends(accounts.allow_everyone)])
@@ -67,11 +67,11 @@ async def log_in(
     attempt = await accounts.sign_in(context.database, context.keys.audit, throttle, address, name, password)
     if attempt.token is None:
         return _login_page(request, context, 401, Unauthenticated(attempt.refused), name)
-    return signed_in(request, attempt.token, "/account" if attempt.used_up else "/worklist")
+    return signed_in(request, attempt.token, "/account" if attempt.used_up else "/today")
 
 
-def signed_in(request: Request, token: str, path: str = "/worklist") -> Response:
-    """Go to a page with a session cookie: the worklist, or where somebody first chooses a password of their own."""
+def signed_in(request: Request, token: str, path: str = "/today") -> Response:
+    """Go to a page with a session cookie: the first of a day, or the one for a first password."""
     response = redirect_to(path)
     seconds, secure = int(accounts.SESSION_LIFETIME.total_seconds()), is_secure(request)
     response.set_cookie(session_cookie(request), token, max_age=seconds, secure=secure, httponly=True, samesite="lax")

@@ -47,7 +47,7 @@ def test_forty_classes_are_answered_by_two_digits_and_fit_a_laptop(
         assert len(boxes) == 40
         assert all(box is not None and box["y"] + box["height"] <= bar["y"] + 1 for box in boxes), (width, height)
     chosen = page.locator(".choice:has-text('Band neutrophil 4')")
-    first, second = chosen.locator("kbd").inner_text()
+    first, second = list(chosen.locator("kbd").inner_text())
     page.keyboard.press(first)
     assert f"{first} …" in page.inner_text("[data-status]")
     page.keyboard.press(second)
