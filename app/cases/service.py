@@ -116,7 +116,6 @@ from app.cases.queries import (
     requests_of,
     same_images,
     sorted_case_ids,
-    standing_outcomes,
     stored_image_names,
     wants_repeats,
 )

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -26,6 +26,8 @@ from app.web.render import redirect_to
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: Cells shown on one page, tiles on one where there is no script, and rows of a file of cells.
 PAGE_LENGTH, _TILES, MOST_ROWS = 100, 60, 100_000
+#: Cells of one page of the worklist.
+WORKLIST_LENGTH = 120
 _Text = Annotated[PageText, Query(max_length=200)]
 
 
@@ -284,3 +286,31 @@ def _respond(page: Page, answer: Response, filters: str) -> Response:
         return answer
     done = json.loads(bytes(answer.body))["first"] or ""
     return redirect_to(f"/cells/gallery?{urlencode({**dict(parse_qsl(filters)), 'done': done})}")
+
+
+@dataclass(frozen=True)
+class LeadsWorklist:
+    """A page of the cases that wait for a read, their total number, and the available filters."""
+
+    # ``same_image``: by case the others with the same pixels, id and external id; ``names`` of the classes by code.
+
+    page: cases.WorklistOut
+    n_waiting: int
+    sites: list[str]
+    same_image: dict[str, list[tuple[uuid.UUID, str]]]
+    names: dict[str, str]
+
+
+def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
+    """Cases that wait for a read, most urgent first."""
+    worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
+    alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
+    same_image = {str(case_id): others for case_id, others in alike.items()}
+    names = class_names(session) if worklist_page.items else {}
+    return LeadsWorklist(
+        worklist_page,
+        cases.count_cases(session, replace(chosen, state="to_read")),
+        cases.list_sites(session),
+        same_image,
+        names,
+    )

@@ -4,6 +4,7 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel
@@ -18,18 +19,31 @@ from app.http.languages import class_name, gettext, localize_decimal, ngettext
 from app.http.middleware import EVEN_TIME
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.labels import service as label_service
+from app.outcomes.service import (
+    AssignmentIn,
+    OutcomeIn,
+    RuleDecision,
+    assign_read,
+    reopen_case,
+    rule_decision,
+    settle_case,
+)
 from app.releases.service import class_names, reading_classes, release_by_id
-from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
+from app.triage.service import (
+    ReadEligibility,
+    current_policy,
+    eligibility_of,
+    eligibility_of_account,
+    list_annotators_for_case,
+)
 from app.web import forms
-from app.web.cells import AskedCells, CellQuery
+from app.web.cells import AskedCells, CellQuery, load_leads_worklist
 from app.web.charts import ClassRow, Mass, class_rows, three_masses
-from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
+from app.web.page import AnnotatorForm, AnnotatorPage, ManagerForm, Page, PeoplePage
 from app.web.reference_cells import SameScale, ShownCell, classes_at_stake
 from app.web.render import redirect_to
 from app.web.today import first_steps
-
-#: Cases shown on one page.
-WORKLIST_LENGTH = 120
+from ml.messages import Message
 
 
 @dataclass(frozen=True)
@@ -82,34 +96,6 @@ def upcoming_case(page: Page) -> uuid.UUID | None:
 
 
 @dataclass(frozen=True)
-class LeadsWorklist:
-    """A page of the cases that wait for a read, their total number, and the available filters."""
-
-    # ``same_image``: by case the others with the same pixels, id and external id; ``names`` of the classes by code.
-
-    page: cases.WorklistOut
-    n_waiting: int
-    sites: list[str]
-    same_image: dict[str, list[tuple[uuid.UUID, str]]]
-    names: dict[str, str]
-
-
-def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
-    """Cases that wait for a read, most urgent first."""
-    worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
-    alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
-    same_image = {str(case_id): others for case_id, others in alike.items()}
-    names = class_names(session) if worklist_page.items else {}
-    return LeadsWorklist(
-        worklist_page,
-        cases.count_cases(session, replace(chosen, state="to_read")),
-        cases.list_sites(session),
-        same_image,
-        names,
-    )
-
-
-@dataclass(frozen=True)
 class CaseView:
     """A case in full."""
 
@@ -136,7 +122,16 @@ class CaseView:
     at_stake: SameScale | None
     stands_for: str | None
     microns_per_pixel: float | None
+    # of who manages reads: what the rule concludes now, and who may still read the cell
+    by_rule: RuleDecision | None
+    annotators: list[tuple[str, str]]
     release_name: str = ""
+
+    @property
+    def outcomes(self) -> list[tuple[str, str]]:
+        """Choices of the form that settles it."""
+        classes = [(one.code, class_name(one.name)) for one in self.classes]
+        return [("", gettext("choose")), *classes, (cases.SPLIT, gettext("split"))]
 
 
 def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseView:
@@ -154,6 +149,8 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
     labels = [label_service.label_out(active) for active in cases.labels_of_case(page.session, case_id)]
     requests = cases.requests_of(page.session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []
+    manages = "manage" in page.principal.scopes
+    settles = manages and case_out.outcome is None
     return CaseView(
         case=case_out,
         number=case_number(handle),
@@ -173,15 +170,23 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
         progress=label_service.get_day_progress(page.session, page.principal, page.zone)
         if page.principal.blind
         else label_service.DayProgress(0, 0),
-        remarks=_list_annotator_remarks(page.session, after, labels) if "manage" in page.principal.scopes else [],
+        remarks=_list_annotator_remarks(page.session, after, labels) if manages else [],
         by_name=by_name,
         at_stake=_load_classes_at_stake(page.session, case_out, mine, labels, after),
         stands_for=None if page.principal.blind else stands_for(page.session, case_id),
         microns_per_pixel=cases.microns_per_pixel(case_out.metadata),
+        by_rule=rule_decision(page.session, case_id) if settles else None,
+        annotators=_list_assignable(page.session, case_id) if settles else [],
         release_name=""
         if case_out.prediction is None
         else _release_name(page.session, uuid.UUID(case_out.prediction.release)),
     )
+
+
+def _list_assignable(session: Session, case_id: uuid.UUID) -> list[tuple[str, str]]:
+    """Choices of the form that assigns a cell; empty if nobody is left."""
+    names = [one.name for one in list_annotators_for_case(session, case_id)]
+    return [("", gettext("choose")), *zip(names, names, strict=True)] if names else []
 
 
 def _load_classes_at_stake(
@@ -528,3 +533,60 @@ def retract_label(label_id: uuid.UUID, once: forms.IdempotentForm, page: Annotat
         lambda: label_service.retract_case_label(page.session, page.context, page.principal, label_id, body),
     )
     return redirect_to("/worklist")
+
+
+def _show_settled_case(page: Page, case_id: uuid.UUID) -> Response:
+    return show_case_page(cases.PathCase(case_id, page.request, page.keys), page, CellQuery())
+
+
+_Query = Annotated[PageText, Form(max_length=1000)]
+
+
+def _redirect_to_case(case_id: uuid.UUID, listed: str) -> Response:
+    """Back to a cell, in the list that its lead came from."""
+    return redirect_to(f"/cases/{case_id}?{urlencode(parse_qsl(listed))}".removesuffix("?"))
+
+
+@router.post("/cases/{case_id}/outcome")
+@forms.back_to(_show_settled_case, {"class": "outcome"})
+def settle_cell(
+    case_id: uuid.UUID,
+    once: forms.IdempotentForm,
+    page: ManagerForm,
+    outcome: Annotated[PageText, Form(max_length=200)] = "",
+    reason: _Text = "",
+    by_rule: Annotated[PageText, Form(max_length=8)] = "",
+    listed: _Query = "",
+) -> Response:
+    """Settle a cell as a class or as split, or by rule."""
+    if not outcome and not by_rule:
+        raise forms.WrongFields({"outcome": Message("choose a class, or split")})
+    chosen = {"by_rule": True} if by_rule else {"split": True} if outcome == cases.SPLIT else {"class": outcome}
+    body: OutcomeIn = forms.validate_form(OutcomeIn, **chosen | ({} if by_rule else {"reason": reason}))
+    keys = page.context.keys.audit
+    once(page.session, body, lambda: settle_case(page.session, keys, page.principal, case_id, body))
+    return _redirect_to_case(case_id, listed)
+
+
+@router.post("/cases/{case_id}/reopening")
+@forms.back_to(_show_settled_case)
+def reopen_cell(case_id: uuid.UUID, page: ManagerForm, reason: _Text = "", listed: _Query = "") -> Response:
+    """Take the outcome of a cell back."""
+    reopen_case(page.session, page.context.keys.audit, page.principal, case_id, forms.require_reason(reason))
+    return _redirect_to_case(case_id, listed)
+
+
+@router.post("/cases/{case_id}/assignments")
+@forms.back_to(_show_settled_case)
+def assign_cell(
+    case_id: uuid.UUID,
+    once: forms.IdempotentForm,
+    page: ManagerForm,
+    annotator: Annotated[PageText, Form(max_length=200)] = "",
+    listed: _Query = "",
+) -> Response:
+    """Assign a read of a cell to an annotator."""
+    body: AssignmentIn = forms.validate_form(AssignmentIn, annotator=annotator)
+    keys = page.context.keys.audit
+    once(page.session, body, lambda: assign_read(page.session, keys, page.principal, case_id, body))
+    return _redirect_to_case(case_id, listed)

@@ -21,6 +21,7 @@ from app.recalibration.service import is_refusal
 from app.releases.service import champion_since
 from app.triage.service import current_policy, missing_annotators
 from app.web.audit import translate_event_text
+from app.web.cells import CellQuery
 from app.web.page import Page, PeoplePage
 from app.web.releases import load_recalibration_view
 from app.web.render import redirect_to
@@ -93,10 +94,8 @@ def load_today(page: Page) -> Today:
     session, now = page.session, page.context.clock()
     since = start_of_day(start_of_day(now, page.zone) - timedelta(hours=12), page.zone)
     manages = "manage" in page.principal.scopes
-    n_to_settle, n_overdue = (
-        cases.count_cases(session, cases.CaseFilter(state="to_settle")),
-        cases.count_overdue(session, now),
-    )
+    n_to_settle = cases.count_cases(session, CellQuery(state="to_settle").filter(session))
+    n_overdue = cases.count_overdue(session, now)
     return Today(
         cases.count_cases(session, cases.CaseFilter(state="to_read")),
         n_overdue,

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from app.database.tables import Case, ReadRequest, utc_now
 from tests.app.test_leases import answer_all, classes_of, set_policy
-from tests.support.service import Service
+from tests.support.service import Service, cell_png
 
 
 def today(service: Service, who: str = "admin") -> str:
@@ -40,6 +40,7 @@ def differ(service: Service, n: int = 1) -> list[str]:
 
 def test_cells_that_no_annotator_is_left_to_read_are_counted_and_lead_to_their_list(service: Service) -> None:
     cells = differ(service, 2)
+    service.add_case("that nobody has read", cell_png(40))
     page = today(service)
     assert numbers(page)["to-settle"] == 2
     (address,) = [to for text, to in needs(page).items() if "no annotator is left" in text]

@@ -63,6 +63,8 @@ def populate(service: Service) -> None:
     read = service.post("anna", "/v1/reads").json()
     assert service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "cannot_tell"}).status_code == 200
     service.post("anna", "/v1/reads")
+    assert service.settle(service.document("/v1/cases")["items"][0]["id"]).status_code == 201
+    service.add_annotator("cleo")  # ben has left, and second reads need two
     changed = {"rule": "capacity", "capacity_per_day": 3, "audit_rate": 0.5, "reason": "by capacity"}
     assert service.post("admin", "/v1/policies", json=changed).status_code == 201
     with service.context.database.write() as session:

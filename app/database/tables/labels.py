@@ -108,7 +108,7 @@ class CountedLabel(Label):
 
 
 class Remark(ForgettableRow, BaseTable):
-    """Free text about a case: next to a label, an outcome, or a read that was declined. These stay when it is erased."""
+    """Free text about a case: next to a label, an outcome, or a read that was declined. They stay when it is erased."""
 
     __tablename__ = "remarks"
 
