@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, exists, false, func, inspect, or_, select, true
+from sqlalchemy import ColumnElement, Select, exists, false, func, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.accounts.service import annotator_of_account, reading_annotators
@@ -231,19 +231,17 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
     if not reading_annotators(session):
         return false()
 
+    outer = (case_id.class_, Annotator)  # a subquery within another one correlates with what it is told to alone
+
     def has(column: InstrumentedAttribute[uuid.UUID], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-        of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions)
-        return or_(exists().where(column == case_id, *conditions), of_twin)
+        of_case = exists().where(column == case_id, *conditions).correlate(*outer)
+        of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions).correlate(*outer)
+        return or_(of_case, of_twin)
 
     met = [has(table.case_id, table.annotator_id == Annotator.id, condition) for table, condition in _MEETINGS]
-    eligible, reference = (
-        list_eligible_annotators(session),
-        has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)),
-    )
-    if any(not inspect(annotator).persistent for annotator in eligible):  # one who has not read yet has met no case
-        return reference
-    left = exists().where(Annotator.id.in_([annotator.id for annotator in eligible]), ~or_(*met))
-    return or_(~left, reference)
+    eligible = [annotator.id for annotator in list_eligible_annotators(session)]
+    left = exists().where(Annotator.id.in_(eligible), ~or_(*met))
+    return or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)))
 
 
 def cells_without_annotator(session: Session) -> Select[uuid.UUID]:
