@@ -232,8 +232,9 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
         return false()
 
     def has(column: InstrumentedAttribute[uuid.UUID], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+        own = exists().where(column == case_id, *conditions)
         of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions)
-        return or_(exists().where(column == case_id, *conditions), of_twin)
+        return or_(*(one.correlate(case_id.class_, Annotator) for one in (own, of_twin)))
 
     met = [has(table.case_id, table.annotator_id == Annotator.id, condition) for table, condition in _MEETINGS]
     eligible = [annotator.id for annotator in list_eligible_annotators(session)]
