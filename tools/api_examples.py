@@ -195,6 +195,10 @@ def _reads(play: Player, case_id: str) -> None:
     play.ask("admin", "GET", f"/v1/cases/{case_id}/labels?history=true")
     play.ask("admin", "GET", f"/v1/cases/{case_id}/posterior")
     play.ask("laboratory", "POST", f"/v1/labels/{newer['id']}/retraction", {"reason": "another patient's slide"})
+    settled = {"class": codes[1], "reason": "discussed at the microscope"}
+    play.ask("admin", "POST", f"/v1/cases/{case_id}/outcome", settled)
+    play.ask("admin", "DELETE", f"/v1/cases/{case_id}/outcome?reason=a+new+slide+has+come")
+    play.ask("admin", "POST", f"/v1/cases/{case_id}/assignments", {"annotator": "annotator-3"})
 
 
 def _policy(play: Player) -> None:

@@ -191,7 +191,7 @@ def cases_out(session: Session, cases: list[Case]) -> list[CaseOut]:
     """Cases with the prediction that is shown of each, in their order."""
     ids = [case.id for case in cases]
     predictions, totals = queries.predictions_of(session, ids), queries.label_totals(session, ids)
-    judging, outcomes = triage_context_of(session, predictions.values()), queries.outcomes_of(session, ids)
+    judging, outcomes = triage_context_of(session, predictions.values()), queries.read_outcomes(session, ids)
     return [
         case_out(
             case,

@@ -445,7 +445,7 @@ class NamedOutcome:
     reason: str | None
 
 
-def outcomes_of(session: Session, case_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, NamedOutcome]:
+def read_outcomes(session: Session, case_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, NamedOutcome]:
     """The outcome that holds of each of the cases that have one."""
     named = standing_outcomes().add_columns(Account.name, Remark.reason)
     named = named.outerjoin(Account, Account.id == Outcome.account_id).outerjoin(Remark, Remark.id == Outcome.id)

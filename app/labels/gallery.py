@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, read_own_annotator
-from app.cases.service import outcomes_of
+from app.cases.service import read_outcomes
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, CountedLabel, Label, time_of
 from app.http.errors import NotFound
@@ -39,7 +39,7 @@ def label_in_gallery(
     require_classes([info.code for info in reading_classes(session)], body)
     annotator = read_own_annotator(session, principal)
     chains = _lock_chains(session, annotator, case_ids)
-    settled = {case_id: row.outcome.class_code for case_id, row in outcomes_of(session, case_ids).items()}
+    settled = {case_id: row.outcome.class_code for case_id, row in read_outcomes(session, case_ids).items()}
     given = {case for case, chain in chains.items() if chain and not chain[-1].blind and chain[-1].class_code == code}
     changed = {
         case: (chain, code) for case, chain in chains.items() if case not in given or settled.get(case.id) != code

@@ -217,7 +217,7 @@ def adjudicate_if_undecided(
     waiting = any(request.state in {"open", "leased"} for request in requests)
     closed = requests and not waiting and not unsettled
     undecided = closed and triage_service.needs_adjudication(posterior.distribution, posterior.n_labels, policy)
-    if undecided and not cases.outcomes_of(session, [case.id]):
+    if undecided and not cases.read_outcomes(session, [case.id]):
         ordinal = requests[-1].ordinal + 1
         adjudication = triage_service.new_request(
             case, policy, posterior.release_id, "adjudication", ordinal, time_of(session)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.events import read_event_reasons
 from app.audit.proof import write_proof
-from app.cases.service import NamedOutcome, outcome_columns, outcome_out, outcomes_of
+from app.cases.service import NamedOutcome, outcome_columns, outcome_out, read_outcomes
 from app.context import ServiceContext
 from app.database.tables import AuditEvent
 from app.metrics import service as metric_service
@@ -138,7 +138,7 @@ def _make_outcome_columns(session: Session, case_ids: list[uuid.UUID]) -> dict[s
     """What each case was settled as, and by whom; empty where it was not."""
     settled: dict[uuid.UUID, NamedOutcome] = {}
     for start in range(0, len(case_ids), _TOGETHER):
-        settled |= outcomes_of(session, case_ids[start : start + _TOGETHER])
+        settled |= read_outcomes(session, case_ids[start : start + _TOGETHER])
     shown = {case_id: outcome_columns(outcome_out(row)) for case_id, row in settled.items()}
     columns = [shown.get(case_id, ("", "")) for case_id in case_ids]
     return {"outcome": [outcome for outcome, _ in columns], "outcome_by": [by for _, by in columns]}

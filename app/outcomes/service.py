@@ -57,7 +57,7 @@ def settle_case(
 ) -> tuple[int, OutcomeOut]:
     """Settle a cell, and withdraw its adjudications."""
     case = _lock_cell(session, case_id)
-    _require_open(session, case, cases.outcomes_of(session, [case.id]).get(case.id))
+    _require_open(session, case, cases.read_outcomes(session, [case.id]).get(case.id))
     if body.by_rule:
         decision = _decide_cells(session, queries.cells_for_rule(session, [case.id])).get(case.id)
         if decision is None:
@@ -69,13 +69,13 @@ def settle_case(
             raise InvalidValue("unknown {what}; the classes are {classes}", what="class", classes=", ".join(known))
         decided = {"kind": "split" if body.code is None else "class", "class_code": body.code}
         _store(session, keys, principal.name, case, body.reason, account_id=principal.account_id, **decided)
-    return 201, cases.outcome_out(cases.outcomes_of(session, [case.id])[case.id])
+    return 201, cases.outcome_out(cases.read_outcomes(session, [case.id])[case.id])
 
 
 def reopen_case(session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, reason: str) -> None:
     """Take the outcome of a cell back; reads are asked for again with its next label."""
     case = _lock_cell(session, case_id)
-    if not cases.outcomes_of(session, [case.id]):
+    if not cases.read_outcomes(session, [case.id]):
         raise Conflict("this cell is not settled")
     _store(session, keys, principal.name, case, reason, kind="reopened", account_id=principal.account_id)
 
@@ -219,7 +219,7 @@ def assign_read(
 def _add_adjudication(session: Session, case_id: uuid.UUID) -> None:
     """Ask for another read of a cell that has no outcome."""
     case = _lock_cell(session, case_id)
-    _require_open(session, case, cases.outcomes_of(session, [case_id]).get(case_id))
+    _require_open(session, case, cases.read_outcomes(session, [case_id]).get(case_id))
     newest = select(func.max(ReadRequest.ordinal)).where(ReadRequest.case_id == case_id)
     ordinal = (session.execute(newest).scalar_one() or 0) + 1
     release_id = cases.latest_prediction(session, case_id).release_id

@@ -231,12 +231,10 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
     if not reading_annotators(session):
         return false()
 
-    outer = (case_id.class_, Annotator)  # a subquery within another one correlates with what it is told to alone
-
     def has(column: InstrumentedAttribute[uuid.UUID], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-        of_case = exists().where(column == case_id, *conditions).correlate(*outer)
-        of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions).correlate(*outer)
-        return or_(of_case, of_twin)
+        own = exists().where(column == case_id, *conditions)
+        of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions)
+        return or_(*(one.correlate(case_id.class_, Annotator) for one in (own, of_twin)))
 
     met = [has(table.case_id, table.annotator_id == Annotator.id, condition) for table, condition in _MEETINGS]
     eligible = [annotator.id for annotator in list_eligible_annotators(session)]

@@ -135,8 +135,8 @@ def test_the_gallery_without_scripts_and_for_whom_it_is_not(browser: Browser, in
         box.check()
     page.locator("[name=label]").first.check()
     page.get_by_role("button", name="Give this class").click()
-    page.wait_for_selector("text=The labels are stored.")
+    page.wait_for_selector("text=The outcomes are stored.")
     assert len(stored(installation)) == before + 2
     page.get_by_role("button", name="Undo").click()
-    page.wait_for_selector("text=The labels are stored.")
+    page.wait_for_selector("text=The outcomes are stored.")
     assert {kind for kind, _, _ in stored(installation)[before + 2 :]} <= {"retraction", "revision"}
