@@ -18,6 +18,7 @@ from app.cases.blindness import (
     ResolvedCase,
     blind_opinions,
     case_handle,
+    discussion_hidden_because,
     ensure_revealed,
     exposed_case_ids,
     exposures_of,
@@ -32,6 +33,7 @@ from app.cases.blindness import (
     was_exposed,
     was_exposed_to,
 )
+from app.cases.comments import add_comment, list_comments
 from app.cases.correction_window import (
     CORRECTION_TIME,
     advance_other_windows,
@@ -110,7 +112,17 @@ from app.cases.queries import (
     stored_image_names,
     wants_repeats,
 )
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
+from app.cases.schemas import (
+    CaseIn,
+    CaseOut,
+    CasesOut,
+    CommentIn,
+    CommentOut,
+    PredictionsOut,
+    RequestOut,
+    WorklistOut,
+    WorkOut,
+)
 from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
 from app.database.tables import ReadRequest
