@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.accounts.names import look_alike, name_key, normal_name
@@ -395,7 +395,7 @@ def reading_annotators(session: Session, *, guests: bool = False) -> list[Annota
     statement = (
         select(Account.id, Account.name, Account.role, ApiKey.scopes)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-        .where(Account.role == "annotator", Account.disabled_at.is_(None), or_(guests, Account.guest.is_(False)))
+        .where(Account.role == "annotator", Account.disabled_at.is_(None), Account.guest.in_({False, guests}))
         .order_by(Account.id)
     )
     rows = session.execute(statement).all()

@@ -240,15 +240,14 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
-def discussion_hidden_because(session: Session, principal: Principal, case: ResolvedCase) -> Hidden | None:
-    """Return why comments on a case are hidden from a caller; None where they are not."""
+def ensure_discussed(session: Session, principal: Principal, case: ResolvedCase) -> None:
+    """Stop an annotator who may not see comments on a case yet."""
     # A comment may say what the model or other annotators say, so that it is hidden for as long as these are, and until
     # the caller's reads of near-duplicates are final too. Nothing here looks at the comments: the answer is the same
     # with them and without.
-    hidden = hidden_because(session, principal, case)
-    if hidden is None and principal.blind and _reads_twin(session, principal, case.id):
-        return "until-case-closed"
-    return hidden
+    ensure_revealed(session, principal, case)
+    if principal.blind and _reads_twin(session, principal, case.id):
+        raise BlindReadPending(_HIDDEN_MESSAGES["until-case-closed"])
 
 
 def _reads_twin(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
@@ -260,13 +259,6 @@ def _reads_twin(session: Session, principal: Principal, case_id: uuid.UUID) -> b
         for table, more in ((Read, [Read.state == LEASED]), (ProvisionalLabel, []))
     ]
     return bool(session.execute(select(or_(*pending))).scalar_one())
-
-
-def ensure_discussed(session: Session, principal: Principal, case: ResolvedCase) -> None:
-    """Stop an annotator who may not see comments on a case yet."""
-    hidden = discussion_hidden_because(session, principal, case)
-    if hidden is not None:
-        raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
 def _exposure_statement() -> Select[Any]:
@@ -350,11 +342,6 @@ def record_exposure(
         "label_id": label_id,
     }
     insert_if_absent(session, Exposure, values)
-
-
-def exposed_case_ids(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
-    """Cases that an annotator has been shown in full."""
-    return set(session.execute(select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)).scalars())
 
 
 def note_exposure(database: Database, session: Session, principal: Principal, case_id: uuid.UUID) -> None:
