@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from app.database.tables.values import Arm, Partition, RequestState, Round
 from app.http.models import Line, Paragraph, PredictionOut, RequestModel, ResponseModel
@@ -100,7 +100,7 @@ _Share = Annotated[float, Field(ge=0, le=1)] | None
 class CommentIn(RequestModel):
     """A comment on a cell, with a place on its image or without."""
 
-    text: Annotated[Paragraph, StringConstraints(strip_whitespace=True, min_length=1)]
+    text: Annotated[Paragraph, Field(min_length=1, pattern=r"\S")]
     x: _Share = None
     y: _Share = None
 

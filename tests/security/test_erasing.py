@@ -52,7 +52,7 @@ from tests.support.snapshots import write_snapshots
 
 PATIENT, EXTERNAL, ROW, FILE = "Zuckerkandl7", "Slide-Quixotic-9", "Slide-Unread-8", "zuckerkandlova-scan.png"
 NOTE, REASON, DECLINED = "has a limp since Olomouc", "her aunt Ludmila said", "I treat her at Hradec"
-EXIF, METADATA = "Zuckerkandlova Bozena", "born in Kunratice"
+COMMENT, EXIF, METADATA = "as in her sister Libuse", "Zuckerkandlova Bozena", "born in Kunratice"
 
 
 def picture(seed: int = 5) -> bytes:
@@ -90,6 +90,7 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
         EXTERNAL, picture(), field=around, patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}'
     )
     read = service.lease_on("anna", case["id"])
+    assert service.post("admin", f"/v1/cases/{case['id']}/comments", json={"text": COMMENT}).status_code == 201
     declined = service.post("anna", f"/v1/reads/{read}/decline", json={"reason": "other", "note": DECLINED})
     assert declined.status_code == 200, declined.text
     service.add_case("somebody-else", cell_png(3), patient="another", site="north")
@@ -114,7 +115,15 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
     assert service.one(select(ImportRow).where(ImportRow.external_id == ROW)).case_id is None
     assert len(erased) == 2
     assert any(row.stored_field_sha256 for row in erased)
-    texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
+    texts = {
+        "name": PATIENT,
+        "external id": EXTERNAL,
+        "note": NOTE,
+        "reason": REASON,
+        "EXIF": EXIF,
+        "row": ROW,
+        "comment": COMMENT,
+    }
     texts |= {"note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
     numbers = {"number": stable_name_hash(f"patient:{PATIENT}"), "coin": uniform_draw(context.keys.coin, EXTERNAL)}
     several: dict[str, Any] = {}
