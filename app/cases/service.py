@@ -116,7 +116,6 @@ from app.cases.schemas import (
     CaseOut,
     CasesOut,
     CommentIn,
-    CommentOut,
     PredictionsOut,
     RequestOut,
     WorklistOut,

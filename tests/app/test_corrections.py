@@ -1,5 +1,6 @@
 """Labels over HTTP: slips corrected blind before they are final, posteriors, and the reading page."""
 
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
