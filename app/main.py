@@ -24,6 +24,7 @@ from app.http import errors, middleware, observability
 from app.http.limiter import BODIES, Limiter, RateLimit
 from app.http.openapi import complete_openapi, operation_id
 from app.imports.routes import router as imports
+from app.invitations.routes import router as invitations
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as reads
 from app.maintenance import health
@@ -67,6 +68,7 @@ _ROUTERS = (
     practice,
     readers,
     policies,
+    invitations,
     imports,
     evaluations,
     reports,

@@ -159,6 +159,10 @@ def _cases(play: Player) -> str:
     play.ask("admin", "GET", "/v1/worklist?limit=2")
     for rest in ("", "/image", "/field", "/predictions"):
         play.ask("admin", "GET", f"/v1/cases/{case['id']}{rest}")
+    marked = {"text": "Auer rods at the upper edge", "x": 0.31, "y": 0.22}
+    play.ask("admin", "POST", f"/v1/cases/{case['id']}/comments", marked)
+    play.ask("admin", "GET", f"/v1/cases/{case['id']}/comments")
+    play.ask("admin", "POST", "/v1/invitations", {"annotator": "Dr. Guest", "cases": [case["id"]]})
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
         for number in (2, 3):

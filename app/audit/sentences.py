@@ -75,6 +75,9 @@ WORDS: Mapping[str, str] = messages(
         "annotator.qualified": "qualified {annotator}",
         "annotator.withdrawn": "withdrew the qualification of {annotator}",
         "annotator.renewed": "allowed {annotator} further attempts",
+        "comment.add": "commented on {case}",
+        "invitation.create": "invited {account} to read {cells}",
+        "invitation.use": "signed in by an invitation",
         "db.backup": "created a backup",
         "db.restore": "restored a backup",
         "db.accept_older_head": "accepted a database that had lost events",
@@ -98,8 +101,8 @@ _JOBS: Mapping[str, str] = messages(
     }
 )
 
-_ONE = messages({"labels": "{n} label", "requests": "{n} further read"})
-_MANY = messages({"labels": "{n} labels", "requests": "{n} further reads"})
+_ONE = messages({"labels": "{n} label", "requests": "{n} further read", "cells": "{n} cell"})
+_MANY = messages({"labels": "{n} labels", "requests": "{n} further reads", "cells": "{n} cells"})
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,7 @@ class _EventNames:
                 return self.annotators.get(own, str(details.get("annotator", self.say(Message("an annotator")))))
             case "set":
                 return str(details.get("name") or self.sets.get(_parse_uuid(details.get("set")) or own, ""))
-            case "labels" | "requests":
+            case "labels" | "requests" | "cells":
                 n = len(details.get(name, ()))
                 return self.say(Message((_ONE if n == 1 else _MANY)[name], n=n))
             case _:

@@ -19,7 +19,6 @@ from app.cases.blindness import (
     blind_opinions,
     case_handle,
     ensure_revealed,
-    exposed_case_ids,
     exposures_of,
     has_committed,
     hidden_after_commit,
@@ -32,6 +31,7 @@ from app.cases.blindness import (
     was_exposed,
     was_exposed_to,
 )
+from app.cases.comments import add_comment, list_comments
 from app.cases.correction_window import (
     CORRECTION_TIME,
     advance_other_windows,
@@ -84,6 +84,7 @@ from app.cases.queries import (
     Changes,
     NamedLabel,
     NamedOutcome,
+    case_by_external_id,
     case_by_id,
     case_named,
     cases_with_images,
@@ -119,7 +120,17 @@ from app.cases.queries import (
     stored_image_names,
     wants_repeats,
 )
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, OutcomeOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
+from app.cases.schemas import (
+    CaseIn,
+    CaseOut,
+    CasesOut,
+    CommentIn,
+    OutcomeOut,
+    PredictionsOut,
+    RequestOut,
+    WorklistOut,
+    WorkOut,
+)
 from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
 from app.database.tables import ReadRequest

@@ -286,7 +286,7 @@ def _reassign_batch(context: ServiceContext) -> int:
         if session.execute(select(ReaderDraw.id).limit(1)).first() is None:
             return 0
     with context.database.write() as session:
-        reading = [annotator.id for annotator in triage_service.list_eligible_annotators(session)]
+        reading = [annotator.id for annotator in triage_service.list_eligible_annotators(session, guests=True)]
         conditions = (ReadRequest.state == "open", ReadRequest.annotator_id.is_not(None))
         same = (Read.case_id == ReadRequest.case_id, Read.annotator_id == ReadRequest.annotator_id)
         declined = exists().where(*same, Read.state == "declined")

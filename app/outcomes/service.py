@@ -200,30 +200,12 @@ def assign_read(
     session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, body: AssignmentIn
 ) -> tuple[int, RequestOut]:
     """Assign the next open read of a cell to an annotator, or an adjudication if no read is open."""
-    cases.case_by_id(session, case_id)
     annotator = session.execute(select(Annotator).where(Annotator.name == body.annotator)).scalar_one_or_none()
     if annotator is None or annotator.id not in {one.id for one in triage.list_eligible_annotators(session)}:
         raise Conflict("no annotator with this name can be asked for a read")
-    if annotator.id in {one.id for one in triage.list_annotators_for_case(session, case_id)}:
-        assigned = triage.assign_open_reads(session, keys, principal, [case_id], annotator.id)
-        if not assigned:
-            _add_adjudication(session, case_id)
-            assigned = triage.assign_open_reads(session, keys, principal, [case_id], annotator.id)
-        rows = cases.requests_of(session, [case_id])[case_id]
-        for request, people in rows:
-            if request in assigned:
-                return 201, cases.request_out(request, people)
-    raise Conflict("this annotator has met the cell or one with the same image; choose another annotator")
-
-
-def _add_adjudication(session: Session, case_id: uuid.UUID) -> None:
-    """Ask for another read of a cell that has no outcome."""
-    case = _lock_cell(session, case_id)
-    _require_open(session, case, cases.read_outcomes(session, [case_id]).get(case_id))
-    newest = select(func.max(ReadRequest.ordinal)).where(ReadRequest.case_id == case_id)
-    ordinal = (session.execute(newest).scalar_one() or 0) + 1
-    release_id = cases.latest_prediction(session, case_id).release_id
-    policy, time = triage.current_policy(session), time_of(session)
-    session.add(triage.new_request(case, policy, release_id, "adjudication", ordinal, time))
-    case.waiting = True
-    session.flush()
+    request = triage.ask_annotator(session, keys, principal, case_id, annotator.id)
+    if request.round == "adjudication":  # a planned read is wanted whatever the outcome is
+        case = session.get_one(Case, case_id)
+        _require_open(session, case, cases.read_outcomes(session, [case_id]).get(case_id))
+    rows = dict(cases.requests_of(session, [case_id])[case_id])
+    return 201, cases.request_out(request, rows[request])

@@ -103,9 +103,9 @@ def eligibility_of_account(session: Session, account_id: uuid.UUID) -> ReadEligi
     return eligibility_of(session, annotator_of_account(session, account_id), policy)
 
 
-def list_eligible_annotators(session: Session) -> list[Annotator]:
+def list_eligible_annotators(session: Session, *, guests: bool = False) -> list[Annotator]:
     """List annotators who can be assigned a read, in order; qualified ones where the policy asks for it."""
-    annotators, policy = reading_annotators(session), current_policy(session)
+    annotators, policy = reading_annotators(session, guests=guests), current_policy(session)
     if not policy.require_qualification:
         return annotators
     decisions = select(Qualification).where(Qualification.kind != "renewed")
@@ -200,7 +200,9 @@ _MEETINGS: tuple[tuple[type[CountedLabel | Exposure | PracticeItem | Read], Colu
 )
 
 
-def list_assignable_annotators(session: Session, request: ReadRequest, twins: Collection[uuid.UUID]) -> list[uuid.UUID]:
+def list_assignable_annotators(
+    session: Session, request: ReadRequest, twins: Collection[uuid.UUID], *, guests: bool = False
+) -> list[uuid.UUID]:
     """List the annotators to whom a request can be assigned: none who has met the case or a twin."""
     # Nor any who is asked for another read of these. What is a reference cell is asked of nobody.
     cases = [request.case_id, *twins]
@@ -213,7 +215,8 @@ def list_assignable_annotators(session: Session, request: ReadRequest, twins: Co
     met: list[Select[uuid.UUID | None]] = [asked_annotators]
     met += [select(table.annotator_id).where(table.case_id.in_(cases), condition) for table, condition in _MEETINGS]
     excluded_ids = {annotator_id for statement in met for annotator_id in session.execute(statement).scalars()}
-    return [annotator.id for annotator in list_eligible_annotators(session) if annotator.id not in excluded_ids]
+    eligible = list_eligible_annotators(session, guests=guests)
+    return [annotator.id for annotator in eligible if annotator.id not in excluded_ids]
 
 
 def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annotator]:

@@ -24,7 +24,7 @@ from app.triage.assignment import (
     require_qualified,
     twins_of_case,
 )
-from app.triage.by_hand import assign_open_reads, set_due_day
+from app.triage.by_hand import ask_annotator, assign_open_reads, set_due_day
 from app.triage.planning import (
     ImageIdentity,
     are_twins,

@@ -84,9 +84,9 @@ _ = languages.gettext_noop
 #: Actions by the first word of their codes, as the filter offers them.
 _GROUPS = {
     _("Reading"): ("label", "read", "repeat", "request"),
-    _("Cells"): ("case", "definition", "outcome", "patient", "predictions", "reference"),
+    _("Cells"): ("case", "comment", "definition", "outcome", "patient", "predictions", "reference"),
     _("Models"): ("alias", "gate", "readers", "release"),
-    _("People"): ("account", "annotator", "key", "practice", "session"),
+    _("People"): ("account", "annotator", "invitation", "key", "practice", "session"),
     _("Policy"): ("classes", "policy", "targets"),
     _("System"): ("db", "job", "rows"),
 }

@@ -53,7 +53,11 @@ _LEAD = {
 }
 _ANNOTATOR = {
     _("Read"): (("/worklist", _("To read"), "reads:own"),),
-    _("My work"): (("/me", _("My statistics"), "reads:own"), ("/practice", _("Training"), "reads:own")),
+    _("My work"): (
+        ("/settled", _("Completed cells"), "reads:own"),
+        ("/me", _("My statistics"), "reads:own"),
+        ("/practice", _("Training"), "reads:own"),
+    ),
     _("Atlas"): (("/references", _("Reference cells"), "reads:own"),),
 }
 

@@ -1,6 +1,7 @@
 """Pages for reading: first steps, queue, form and finished reads."""
 
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Literal
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.accounts.service import GuardedRoute, annotator_of_account
+from app.accounts.service import GuardedRoute, annotator_of_account, existing_account
 from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.cases import service as cases
@@ -39,7 +40,7 @@ from app.triage.service import (
 from app.web import forms
 from app.web.cells import AskedCells, CellQuery, load_leads_worklist
 from app.web.charts import ClassRow, Mass, class_rows, three_masses
-from app.web.page import AnnotatorForm, AnnotatorPage, ManagerForm, Page, PeoplePage
+from app.web.page import AnnotatorForm, AnnotatorPage, CommentForm, ManagerForm, Page, PeoplePage
 from app.web.reference_cells import SameScale, ShownCell, classes_at_stake
 from app.web.render import redirect_to
 from app.web.today import first_steps
@@ -52,7 +53,6 @@ class BlindItem:
 
     case_id: uuid.UUID
     number: str
-    read: bool
 
 
 def case_number(case_id: uuid.UUID) -> str:
@@ -62,28 +62,30 @@ def case_number(case_id: uuid.UUID) -> str:
 
 @dataclass(frozen=True)
 class BlindWorklist:
-    """Cases that an annotator leases and has read, how many are waiting, and whether reads go to them."""
+    """Cases that an annotator leases, how many they have read, how many wait, and which reads go to them."""
 
     items: list[BlindItem]
     n_read: int
     progress: label_service.DayProgress
     standing: ReadEligibility
+    # whether they are given the cells alone that they were invited for
+    guest: bool
 
 
 def blind_worklist(page: Page) -> BlindWorklist:
-    """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
+    """Cases that this annotator leases; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in label_service.list_leases(page.session, page.principal)]
-    read = label_service.labelled_cases(page.session, page.principal, label_service.LISTED)
-    listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
-    handles = [(cases.case_handle(page.keys, page.principal, case_id), done) for case_id, done in listed]
-    items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
+    handles = [cases.case_handle(page.keys, page.principal, case_id) for case_id in leased]
+    items = [BlindItem(handle, case_number(handle)) for handle in handles]
     standing, day = (
         eligibility_of_account(page.session, page.principal.account_id),
         label_service.get_day_progress(page.session, page.principal, page.zone),
     )
     if not standing.may_read:
         day = replace(day, n_waiting=0)
-    return BlindWorklist(items, label_service.count_labelled_cases(page.session, page.principal), day, standing)
+    n_read = label_service.count_labelled_cases(page.session, page.principal)
+    guest = existing_account(page.session, page.principal.account_id).guest
+    return BlindWorklist(items, n_read, day, standing, guest)
 
 
 def upcoming_case(page: Page) -> uuid.UUID | None:
@@ -403,8 +405,12 @@ def show_case_page(
         )
     by_name = annotators == "named"
     full_view = case_view(page, case.id, by_name=by_name)
+    comments = None
+    with suppress(cases.BlindReadPending):  # of an annotator who still reads a near-duplicate
+        comments = cases.list_comments(page, case)
     cases.note_exposure(page.context.database, page.session, page.principal, case.id)
-    return page.render("case.html", view=full_view, listed=listed, way=_way_through(page, case.id, listed))
+    way = _way_through(page, case.id, listed)
+    return page.render("case.html", view=full_view, listed=listed, way=way, comments=comments)
 
 
 def _way_through(page: Page, case_id: uuid.UUID, listed: CellQuery) -> tuple[uuid.UUID | None, uuid.UUID | None]:
@@ -498,8 +504,42 @@ def release_read(handle: str, page: AnnotatorForm) -> Response:
 
 
 def _show_case_of_form(page: Page, label_id: uuid.UUID) -> Response:  # in the path of the form
-    handle = forms.validate_form(_CaseId, id=page.refused.value("case_id")).id
-    return show_case_page(cases.PathCase(handle, page.request, page.keys), page, CellQuery())
+    return _show_case_again(forms.validate_form(_CaseId, id=page.refused.value("case_id")).id, page)
+
+
+def _show_case_again(case_id: uuid.UUID, page: Page) -> Response:
+    return show_case_page(cases.PathCase(case_id, page.request, page.keys), page, CellQuery())
+
+
+@router.post("/cases/{case_id}/comments")
+@forms.back_to(_show_case_again)
+def add_case_comment(
+    asked: cases.CaseInPath,
+    once: forms.IdempotentForm,
+    page: CommentForm,
+    text: _Text = "",
+    x: Annotated[PageText, Form(max_length=20)] = "",
+    y: Annotated[PageText, Form(max_length=20)] = "",
+    listed: Annotated[PageText, Form(max_length=1000)] = "",
+) -> Response:
+    """Comment on a case, with a place on its image in per cent or without."""
+    case = asked.found(page.session)
+    place = {"x": _share_of("x", x), "y": _share_of("y", y)}
+    body: cases.CommentIn = forms.validate_form(cases.CommentIn, text=text, **place)
+    once(page.session, body, lambda: cases.add_comment(page, case, body), case_id_of=lambda _: case.id)
+    query = urlencode(parse_qsl(listed))
+    return redirect_to(f"/cases/{asked.handle}{'?' if query else ''}{query}#comments")
+
+
+def _share_of(name: str, typed: str) -> float | None:
+    """A place that was typed in per cent, as a share."""
+    try:
+        percent = float(forms.as_number(typed)) if typed.strip() else None
+    except ValueError:
+        percent = -1.0
+    if percent is not None and not 0 <= percent <= 100:
+        raise forms.WrongFields({name: Message("must be a number from 0 to 100")})
+    return None if percent is None else percent / 100
 
 
 @router.post("/labels/{label_id}/revise")

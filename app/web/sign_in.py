@@ -5,16 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from app.accounts import service as accounts
-from app.accounts.service import GuardedRoute, RequireScope
+from app.accounts.service import GuardedRoute, RequireScope, SignInThrottle
 from app.cases.service import close_windows_of_account
 from app.context import AppContext, ServiceContext
 from app.database.engine import WriteSession
 from app.demo.people import read_notice
-from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, Unauthenticated
+from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, RateLimited, Unauthenticated
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import COOKIE, SECURE_COOKIE, Principal, is_secure, session_cookie, session_token
+from app.invitations.service import open_invitation, use_invitation
 from app.web.forms import back_to
 from app.web.page import Page, PeopleForm, PeoplePage
 from app.web.render import redirect_to, render_page
@@ -76,6 +77,42 @@ def signed_in(request: Request, token: str, path: str = "/today") -> Response:
     seconds, secure = int(accounts.SESSION_LIFETIME.total_seconds()), is_secure(request)
     response.set_cookie(session_cookie(request), token, max_age=seconds, secure=secure, httponly=True, samesite="lax")
     return response
+
+
+#: Under which wrong links of an address are counted, like wrong passwords; no account has such a name.
+_LINKS = "\x00 links"
+
+
+def _refuse_guesses(request: Request) -> tuple[SignInThrottle, str]:
+    """Refuse an address that has tried many links; gives what counts them, and the address."""
+    throttle, address = request.app.state.sign_in_throttle, "" if request.client is None else request.client.host
+    if throttle.must_wait(address, _LINKS):
+        raise RateLimited("too many links that do not work; wait a few minutes")
+    return throttle, address
+
+
+@router.get("/invitations/{token}", dependencies=[Depends(accounts.allow_everyone)])
+def show_invitation(token: str, request: Request, context: AppContext) -> Response:
+    """What an invitation is for, with the button that uses its link up; nothing that only looks at links does."""
+    throttle, address = _refuse_guesses(request)
+    with context.database.read() as session:
+        view = open_invitation(session, token)
+    if view is None:
+        throttle.failed(address, _LINKS)
+    return render_page(request, "invitation.html", None, 404 if view is None else 200, view=view)
+
+
+@router.post("/invitations/{token}", dependencies=[Depends(accounts.allow_everyone)])
+def accept_invitation(token: str, request: Request, context: AppContext) -> Response:
+    """Sign in by the link of an invitation, once."""
+    accounts.refuse_cross_site(request)
+    throttle, address = _refuse_guesses(request)
+    begun = use_invitation(context.database, context.keys.audit, token)
+    if begun is None:
+        throttle.failed(address, _LINKS)
+        return render_page(request, "invitation.html", None, 404, view=None)
+    throttle.succeeded(address, _LINKS)
+    return signed_in(request, begun)
 
 
 def _require_provider(context: AppContext) -> accounts.OidcProvider:

@@ -75,7 +75,9 @@ def populate(service: Service) -> None:
         reader = session.execute(select(Annotator.id).order_by(Annotator.id).limit(1)).scalar_one()
         case_id, release_id = session.execute(select(CasePrediction.case_id, CasePrediction.release_id).limit(1)).one()
         record_exposure(session, reader, case_id, release_id, None)
-    service.add_case("of a day with a threshold")
+    case_id = service.add_case("of a day with a threshold")["id"]
+    assert service.post("admin", f"/v1/cases/{case_id}/comments", json={"text": "here", "x": 0, "y": 1}).is_success
+    assert service.post("admin", "/v1/invitations", json={"annotator": "guest", "cases": [case_id]}).is_success
 
 
 @dataclass(frozen=True)
