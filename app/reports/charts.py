@@ -13,7 +13,13 @@ from app.http.models import MetricOut
 from app.metrics.service import AgreementOut, AnnotatorAgreementOut, BinOut, EvaluationIn, MetricsBody, ScoreMonitorOut
 from app.reports.report import COLOURS, STYLE, headline_metrics, load_report_templates
 from app.reports.schemas import ReportBody, SecondReadsOut, TrendOut, WeekOut, WhatIfOut
-from app.reports.sentences import ReportSentence, format_percent, format_share_interval, write_report_sentences
+from app.reports.sentences import (
+    ReportSentence,
+    format_ends,
+    format_percent,
+    format_share_interval,
+    write_report_sentences,
+)
 from app.reports.targets import TargetsOut
 from ml.messages import Message
 from ml.util.number_format import count
@@ -164,7 +170,7 @@ _MONTHS = (
     ),
 )
 #: Cells that a point stands for at least, and points that make a chart; with fewer the table is enough.
-LEAST_CELLS, LEAST_POINTS = 3, 3
+LEAST_CELLS, LEAST_POINTS = 5, 3
 #: Ends of an axis of shares, with the number of its steps.
 _TOPS = {0.1: 5, 0.2: 4, 0.3: 3, 0.4: 4, 0.6: 3, 0.8: 4, 1.0: 4}
 
@@ -201,7 +207,7 @@ def draw_reliability(bins: Sequence[BinOut], what: str) -> ReportPlot:
             title=gettext(
                 "predicted %(said)s, observed %(seen)s, n = %(n)s",
                 said=format_percent(said),
-                seen=format_percent(seen),
+                seen=format_percent(seen) + format_ends(row.freq_low, row.freq_high),
                 n=localize_decimal(f"{row.n:,}"),
             ),
         )

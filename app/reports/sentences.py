@@ -226,9 +226,14 @@ def format_percent_range(low: float | None, high: float | None) -> str:
 
 def format_share_interval(found: MetricOut) -> str:
     """The interval of a share in whole per cent, in brackets, after it; nothing where there is none."""
-    if found.low is None or found.high is None:
+    return format_ends(found.low, found.high)
+
+
+def format_ends(low: float | None, high: float | None) -> str:
+    """The same of its two ends."""
+    if low is None or high is None:
         return ""
-    return " (" + gettext("%(low)s to %(high)s", low=f"{100 * found.low:.0f}", high=f"{100 * found.high:.0f}") + ")"
+    return " (" + gettext("%(low)s to %(high)s", low=f"{100 * low:.0f}", high=f"{100 * high:.0f}") + ")"
 
 
 def format_hours(value: float | None) -> str:
