@@ -53,6 +53,7 @@ from app.triage.rules import (
     TriageRule,
     decide_triage,
     needs_adjudication,
+    second_read_probabilities,
     summarise_posterior,
     summarise_prediction,
 )

@@ -37,7 +37,10 @@ _LEAD = {
         ("/flagged", _("Flagged cells"), "manage"),
     ),
     _("Cells"): (("/cells", _("All cells"), "cases:read"), ("/imports", _("Import"), "cases:write")),
-    _("Quality"): (("/report", _("Report"), "metrics:read"),),
+    _("Quality"): (
+        ("/report", _("Report"), "metrics:read"),
+        ("/report/appendix", _("Statistician's appendix"), "metrics:read"),
+    ),
     _("Models"): (
         ("/releases", _("Model releases"), "metrics:read"),
         ("/jobs", _("Jobs"), "metrics:read"),
@@ -64,7 +67,7 @@ _ANNOTATOR = {
 
 def navigation_for(principal: Principal, path: str) -> list[NavItem]:
     """Items that a caller may open; the one of the present page is current."""
-    start = "/" + path.split("/")[1]
+    start = path if path == "/report/appendix" else "/" + path.split("/")[1]
     if start == "/cases":
         start = "/worklist" if principal.blind else "/cells"
     items = []

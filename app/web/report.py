@@ -2,8 +2,8 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -25,7 +25,10 @@ from app.web.page import ManagerForm, ViewerPage
 from app.web.render import redirect_to, render_page
 
 #: Tables that a report offers as CSV.
-NUMBERS = ("disagreement", "classes", "each-class", "triage", "pairs", "weeks", "sites", "months", "alarm", "losses")
+NUMBERS = (
+    *("disagreement", "classes", "each-class", "sensitivity", "triage", "pairs", "weeks"),
+    *("sites", "months", "alarm", "losses"),
+)
 _Rows = Sequence[Mapping[str, object]]
 
 
@@ -41,6 +44,19 @@ class ReportFilter:
     def question(self) -> CohortQuery:
         """The same as a question to the evaluations."""
         return CohortQuery(self.partition, self.weighting, site=self.site)
+
+    @property
+    def query(self) -> str:
+        """The same as a part of an address."""
+        return urlencode({name: value for name, value in asdict(self).items() if value})
+
+
+#: What to ask for instead, to count labels that a report leaves out.
+_RECOUNTS: dict[str, dict[str, Any]] = {
+    "partition": {"partition": "all"},
+    "other-cells": {"site": None},
+    **{reason: {"weighting": "none"} for reason in ("open", "outside", "unanswered")},
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +87,7 @@ def report_page(context: ServiceContext, principal: Principal, chosen: ReportFil
         drawing = (
             None
             if published.body is None
-            else report_service.draw_report(
-                published.body,
-                targets,
-                report_service.current_second_read_share(session, published.body),
-                _names_of(session, published.body),
-            )
+            else report_service.draw_report(published.body, targets, _names_of(session, published.body))
         )
     return ReportPage(published, drawing, targets, listed)
 
@@ -95,9 +106,8 @@ class WhatIf:
     rows: list[report_service.WhatIfOut]
     # the row of the share that is asked for
     asked: report_service.WhatIfOut | None
-    # the row nearest to what is read twice today, and that share
-    today: report_service.WhatIfOut | None
-    now: float | None
+    # what the policy in force reads twice
+    today: report_service.SecondReadsOut | None
     n_cases: int
     # the operating curve with today's share
     plot: report_service.ReportPlot
@@ -110,14 +120,11 @@ def compute_what_if(context: ServiceContext, principal: Principal | None, share:
     published = load_latest_report(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, None, None, 0, report_service.draw_operating_curve([], None), [])
-    with context.database.read() as session:
-        now = report_service.current_second_read_share(session, body)
-    rows = body.what_if
-    nearest = None if now is None or not rows else min(rows, key=lambda row: abs(row.share - now))
+        return WhatIf(published, [], None, None, 0, report_service.draw_operating_curve([], None), [])
+    rows, today = body.what_if, body.findings.second_reads
     chosen_row = next((row for row in rows if round(100 * row.share) == share), None)
-    plot = report_service.draw_operating_curve(rows, now)
-    return WhatIf(published, rows, chosen_row, nearest, now, body.document.n_cases, plot, body.designs)
+    plot = report_service.draw_operating_curve(rows, today)
+    return WhatIf(published, rows, chosen_row, today, body.document.n_cases, plot, body.designs)
 
 
 def load_chart_csv(
@@ -144,6 +151,14 @@ def _chart_rows(body: report_service.ReportBody, name: str, names: Mapping[str, 
         ],
         "triage": [
             {**row.model_dump(exclude={"caught"}), **_estimate_columns("caught", row.caught)} for row in body.what_if
+        ],
+        "sensitivity": [
+            {
+                "class": row.class_code,
+                "name": class_name(row.class_code, names),
+                **_estimate_columns("sensitivity", row.sensitivity),
+            }
+            for row in body.findings.sensitivity
         ],
         "pairs": [
             {
@@ -215,9 +230,21 @@ _Filter = Annotated[ReportFilter, Depends(_report_filter)]
 @router.get("/report")
 def show_report(request: Request, context: AppContext, principal: _Viewer, chosen: _Filter) -> Response:
     """What the labels collected so far say about the champion, as the worker made it last."""
+    return _show_page(request, context, principal, chosen, "report.html")
+
+
+@router.get("/report/appendix")
+def show_appendix(request: Request, context: AppContext, principal: _Viewer, chosen: _Filter) -> Response:
+    """Every number of the same report, for a statistician."""
+    return _show_page(request, context, principal, chosen, "appendix.html")
+
+
+def _show_page(
+    request: Request, context: ServiceContext, principal: Principal, chosen: ReportFilter, template: str
+) -> Response:
     view = report_page(context, principal, chosen)
-    query = urlencode({name: value for name, value in asdict(chosen).items() if value})
-    return render_page(request, "report.html", principal, view=view, asked=chosen, query=query)
+    links = {reason: "?" + replace(chosen, **change).query for reason, change in _RECOUNTS.items()}
+    return render_page(request, template, principal, view=view, asked=chosen, query=chosen.query, links=links)
 
 
 @router.get("/report/numbers/{name}.csv")
