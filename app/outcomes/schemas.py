@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from app.http.models import Line, Paragraph, RequestModel
+from ml.messages import Message
 
 Reason = Annotated[Paragraph, Field(min_length=1)]
 
@@ -21,9 +22,9 @@ class OutcomeIn(RequestModel):
     def _complete(self) -> Self:
         """One of the three, and a reason unless a rule gives it."""
         if [self.code is not None, self.split, self.by_rule].count(True) != 1:
-            raise ValueError("choose one: a class, split or by_rule")
+            raise ValueError(Message("choose one: a class, split or by_rule"))
         if self.by_rule == (self.reason is not None):
-            raise ValueError("by_rule takes no reason" if self.by_rule else "give a reason")
+            raise ValueError(Message("by_rule takes no reason") if self.by_rule else Message("give a reason"))
         return self
 
 
