@@ -50,7 +50,7 @@ def test_the_api_and_the_page_give_what_further_annotators_would_agree_on(servic
         assert sum(masses["class_probs"].values()) + masses["split"] == pytest.approx(1)
         assert 1 - sum(masses["pair_probs"].values()) == pytest.approx(found["disagreement_prob"])
     page = page_of(service, case_id)
-    assert page.count("<circle") == 10
+    assert page.count("<circle cx") == 10
     dots = [int(n) for n in re.findall(r'class="hidden">(\d+) of 10', page)]
     assert (sum(dots), len(dots)) == (10, len(prediction["classes"]))
     assert page.index("3 other classes") < page.index("95% interval")

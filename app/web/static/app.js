@@ -19,7 +19,7 @@ listenToKeys();
 keepChoices();
 showKeys();
 const [viewer] = all("[data-viewer]").map(lookCloser);
-for (const form of all("[data-comment]")) placeMark(form, viewer);
+for (const details of all("[data-comment]")) placeMark(details, viewer);
 keepAnswers(resident);
 if (page) {
   const kept = keepCase(page);

@@ -5,7 +5,8 @@ import { find } from "./page.js";
 // How far a pointer may move between press and release for a click, in pixels: more is a pan.
 const STILL = 4;
 
-export function placeMark(form, viewer) {
+export function placeMark(details, viewer) {
+  const form = find("form", details);
   const stage = find("[data-stage]");
   const mark = find("[data-new-mark]", stage);
   const unplace = find("[data-unplace]", form);
@@ -52,5 +53,6 @@ export function placeMark(form, viewer) {
     put(null);
     form.elements.text.focus();
   });
+  details.addEventListener("toggle", () => details.open && form.elements.text.focus());
   draw();
 }

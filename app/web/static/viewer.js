@@ -48,6 +48,7 @@ export function lookCloser(figure) {
     if (!marks) return;
     const { width, height } = marks.viewBox.baseVal;
     const size = 1 / (view.zoom * Math.min(stage.clientWidth / width, stage.clientHeight / height));
+    if (!Number.isFinite(size)) return; // nothing is laid out yet
     marks.style.transform = image.style.transform;
     marks.style.visibility = image === cell ? "" : "hidden";
     for (const mark of marks.children) {
