@@ -213,8 +213,9 @@ def _policy(play: Player) -> None:
 
 def _evaluations(play: Player) -> None:
     """What the laboratory's labels say of predictions and annotators, and two jobs that learn from them."""
-    for path in ("metrics?partition=all&weighting=none", "agreement?group_by=class", "reader-drift"):
+    for path in ("metrics?partition=all&weighting=none", "report?partition=all&weighting=none", "reader-drift"):
         play.ask("admin", "GET", f"/v1/{path}")
+    play.ask("admin", "GET", "/v1/agreement?group_by=class")
     play.ask("admin", "GET", "/v1/annotators")
     play.ask("annotator-1", "GET", "/v1/annotators/me")
     version = play.ask("admin", "GET", "/v1/report-targets")["version"]

@@ -92,7 +92,7 @@ def get_report(
     weighting: Annotated[Weighting, Query()] = "ipw",
     site: Annotated[Line | None, Query()] = None,
 ) -> FindingsOut:
-    """Get the numbers of the report's sentences. Computed now, about the champion."""
+    """Get the report's numbers. Those of its sentences, computed now, about the champion."""
     return current_findings(session, context, CohortQuery(partition, weighting, site=site))
 
 

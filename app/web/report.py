@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -49,14 +49,6 @@ class ReportFilter:
     def query(self) -> str:
         """The same as a part of an address."""
         return urlencode({name: value for name, value in asdict(self).items() if value})
-
-
-#: What to ask for instead, to count labels that a report leaves out.
-_RECOUNTS: dict[str, dict[str, Any]] = {
-    "partition": {"partition": "all"},
-    "other-cells": {"site": None},
-    **{reason: {"weighting": "none"} for reason in ("open", "outside", "unanswered")},
-}
 
 
 @dataclass(frozen=True)
@@ -243,7 +235,14 @@ def _show_page(
     request: Request, context: ServiceContext, principal: Principal, chosen: ReportFilter, template: str
 ) -> Response:
     view = report_page(context, principal, chosen)
-    links = {reason: "?" + replace(chosen, **change).query for reason, change in _RECOUNTS.items()}
+    unweighted = f"?{replace(chosen, weighting='none').query}"
+    links = {  # of reports that count what this one leaves out for a reason
+        "partition": f"?{replace(chosen, partition='all').query}",
+        "other-cells": f"?{replace(chosen, site=None).query}",
+        "open": unweighted,
+        "outside": unweighted,
+        "unanswered": unweighted,
+    }
     return render_page(request, template, principal, view=view, asked=chosen, query=chosen.query, links=links)
 
 
