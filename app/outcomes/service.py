@@ -45,7 +45,7 @@ def _require_open(session: Session, case: Case, before: cases.NamedOutcome | Non
         return
     code = before.outcome.class_code
     raise AlreadySettled(
-        "{who} settled this cell as {outcome} at {time} UTC; reopen it first",
+        "this cell was settled by {who} as {outcome} at {time} UTC; reopen it first",
         who=Message("a rule") if before.by is None else before.by,
         outcome=Message("split") if code is None else Term(class_names(session).get(code, code)),
         time=f"{before.outcome.created_at:%Y-%m-%d %H:%M}",

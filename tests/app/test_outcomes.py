@@ -127,7 +127,7 @@ def test_a_cell_is_settled_once_with_a_reason_and_reopened(service: Service) -> 
     assert next(service.items("/v1/cases"))["outcome"] == first.json()
     second = service.settle(case_id)
     assert (second.status_code, second.json()["type"][-15:]) == (409, "already-settled")
-    assert second.json()["detail"].startswith("admin settled this cell as ")
+    assert second.json()["detail"].startswith("this cell was settled by admin as ")
     assert states(service, case_id) == [("planned", "open")]
     assert reopen(service, case_id, "").status_code == 422
     assert [reopen(service, case_id).status_code for _ in range(2)] == [204, 409]
