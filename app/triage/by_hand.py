@@ -118,7 +118,7 @@ def _new_adjudication(session: Session, case: Case) -> ReadRequest:
     newest = select(CasePrediction.release_id).where(CasePrediction.case_id == case.id)
     release_id = session.execute(newest.order_by(*champion_first_order()).limit(1)).scalar_one_or_none()
     if release_id is None:
-        raise Conflict("the cell {cell} has no prediction yet", cell=case.external_id)
+        raise Conflict("the cell has no prediction")
     last = session.execute(select(func.max(ReadRequest.ordinal)).where(ReadRequest.case_id == case.id)).scalar_one()
     policy, time = current_policy(session), time_of(session)
     return new_request(case, policy, release_id, "adjudication", (last or 0) + 1, time)
