@@ -176,7 +176,7 @@ def get_field(asked: CaseInPath, context: AppContext, session: ReadSession) -> R
     responses=list_problem_responses(KeyMissing, NotFound, BlindReadPending, Conflict),
 )
 def add_comment(asked: CaseInPath, body: CommentIn, once: Idempotent, call: _Discussing) -> Response:
-    """Comment on a cell. Annotators may once the cell is shown to them in full."""
+    """Submit a comment. Annotators may once the cell is shown to them in full."""
     case = asked.found(call.session)
     return once(
         call.session,

@@ -25,7 +25,7 @@ _ManagingWrite = Annotated[Call, writing_call("manage")]
     responses=list_problem_responses(KeyMissing, NotFound, Conflict),
 )
 def invite_annotator(request: Request, body: InvitationIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Invite an annotator to read cells. The link signs them in once, within 72 hours."""
+    """Create an invitation. Its link signs an annotator in once, within 72 hours, to read some cells."""
 
     def invite() -> tuple[int, InvitationOut]:
         invitation, name = service.invite_annotator(call, body.annotator, body.cases)
