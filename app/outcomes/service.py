@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
@@ -12,7 +12,7 @@ from app.audit.chain.keys import AuditKeys
 from app.cases import service as cases
 from app.cases.service import OutcomeOut, RequestOut
 from app.context import ServiceContext
-from app.database.tables import Annotator, Case, Outcome, ReadRequest, Remark, new_id, time_of
+from app.database.tables import Annotator, Case, Outcome, Remark, new_id
 from app.http.errors import Conflict, InvalidValue, NotFound
 from app.http.principal import Principal
 from app.outcomes import queries

@@ -10,14 +10,24 @@ from app.http.models import Line, RequestModel, ResponseModel
 from ml.messages import Message
 
 
-class UrgentClass(RequestModel):
+class UrgentClassIn(RequestModel):
     """A class that brings all cells of a patient forward, if one of them may be of it."""
 
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     class_code: Annotated[Line, Field(alias="class")]
     above: Annotated[float, Field(gt=0, le=1)]
     hours: Annotated[int, Field(ge=1, le=24 * 365)]
+
+
+class UrgentClassOut(ResponseModel):
+    """A class that brings all cells of a patient forward."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    class_code: Annotated[str, Field(alias="class")]
+    above: float
+    hours: int
 
 
 class PolicyIn(RequestModel):
@@ -36,7 +46,7 @@ class PolicyIn(RequestModel):
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
     draw_readers: bool = False
     require_qualification: bool = False
-    urgent: list[UrgentClass] = Field([], max_length=20)
+    urgent: list[UrgentClassIn] = Field([], max_length=20)
     reason: Line
 
     @model_validator(mode="after")
@@ -73,7 +83,7 @@ class PolicyOut(ResponseModel):
     repeat_rate: float
     draw_readers: bool
     require_qualification: bool
-    urgent: list[UrgentClass]
+    urgent: list[UrgentClassOut]
     reason: str
     created_at: datetime
 

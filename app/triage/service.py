@@ -57,7 +57,7 @@ from app.triage.rules import (
     summarise_posterior,
     summarise_prediction,
 )
-from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClass
+from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClassOut
 from app.triage.urgency import bring_patient_forward
 from ml.messages import Message
 
@@ -97,23 +97,24 @@ def draws_so_far(session: Session) -> DrawsOut | None:
     return DrawsOut(n_answered=answered, n_as_drawn=as_drawn, n_drawn_again=n_again, n_overdue=overdue)
 
 
-def _list_urgent_classes(session: Session, body: PolicyIn) -> list[dict[str, object]]:
+def _require_urgent_classes(session: Session, body: PolicyIn) -> None:
     known = champion_classes(session)
     for rule in body.urgent:
         if known and rule.class_code not in known:
             raise InvalidValue(
                 "there is no class {name}; choose one of {classes}", name=rule.class_code, classes=", ".join(known)
             )
-    return [rule.model_dump() for rule in body.urgent]
 
 
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
     """Make a new version, which is in force from now on."""
     before = current_policy(session)
-    values = body.model_dump() | {"urgent": _list_urgent_classes(session, body) or None}
+    values = body.model_dump()
+    values["urgent"] = values["urgent"] or None
     if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
         raise Conflict("this policy is already in force")
     _require_annotators(session, before, body)
+    _require_urgent_classes(session, body)
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **values)
     session.add(row)
     session.flush()

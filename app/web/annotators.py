@@ -20,9 +20,8 @@ from app.labels.service import LISTED, labelled_cases
 from app.metrics.service import reader_drift
 from app.releases.service import class_names, get_champion_alias
 from app.web.charts import week_chart
-from app.web.forms import back_to, require_reason, validate_form
+from app.web.forms import back_to, case_number, require_reason, validate_form
 from app.web.page import AnnotatorPage, ManagerForm, ManagerPage, Page
-from app.web.reading import case_number
 from app.web.render import redirect_to
 
 #: Shown at once.

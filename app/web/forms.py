@@ -19,7 +19,7 @@ from app.http.models import ClassOut, PageText
 from app.http.principal import Principal
 from app.releases.service import ClassSetting, find_setting_faults
 from app.reports.service import TargetsIn
-from app.triage.service import PolicyIn, PolicyOut, UrgentClass
+from app.triage.service import PolicyIn, PolicyOut, UrgentClassOut
 from ml.messages import Message
 
 
@@ -34,6 +34,11 @@ _HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
 
 def _page_digest(keys: AnnotatorKeys, *parts: bytes) -> str:
     return keys.pages.digest(b":".join(parts)).hex()[:32]
+
+
+def case_number(case_id: uuid.UUID) -> str:
+    """Short number of a case that says nothing about its content, unlike a file name."""
+    return case_id.hex[-6:].upper()
 
 
 def account_handle(keys: AnnotatorKeys, account_id: uuid.UUID) -> str:
@@ -195,7 +200,7 @@ class UrgentRow:
     hours: str = ""
 
     @classmethod
-    def of(cls, rule: UrgentClass) -> "UrgentRow":
+    def of(cls, rule: UrgentClassOut) -> "UrgentRow":
         """The row of a stored rule."""
         return cls(rule.class_code, f"{100 * rule.above:g}", str(rule.hours))
 
@@ -248,15 +253,13 @@ class PolicyForm(BaseModel):
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
         if needed not in values:
             raise WrongFields({needed: Message("is needed by this rule")})
-        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=self._urgent())
-
-    def _urgent(self) -> list[dict[str, object]]:
         rows = zip(self.urgent_class, self.urgent_above, self.urgent_hours, strict=True)
-        return [
+        urgent = [
             {"class": code, "above": _from_percent(as_number(above)), "hours": hours}
             for code, above, hours in rows
             if code
         ]
+        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=urgent)
 
     @classmethod
     def of(cls, policy: PolicyOut) -> "PolicyForm":

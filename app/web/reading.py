@@ -16,7 +16,7 @@ from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.cases import service as cases
 from app.http.errors import InvalidValue
-from app.http.languages import class_name, gettext, localize_decimal, ngettext
+from app.http.languages import class_name, gettext
 from app.http.middleware import EVEN_TIME
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.labels import service as label_service
@@ -39,7 +39,7 @@ from app.triage.service import (
 )
 from app.web import forms
 from app.web.cells import AskedCells, CellQuery, load_leads_worklist
-from app.web.charts import ClassRow, Mass, class_rows, three_masses
+from app.web.charts import ClassRow, Mass, class_rows, describe_label_need, three_masses
 from app.web.page import AnnotatorForm, AnnotatorPage, CommentForm, ManagerForm, Page, PeoplePage
 from app.web.reference_cells import SameScale, ShownCell, classes_at_stake
 from app.web.render import redirect_to
@@ -53,11 +53,6 @@ class BlindItem:
 
     case_id: uuid.UUID
     number: str
-
-
-def case_number(case_id: uuid.UUID) -> str:
-    """Short number of a case that says nothing about its content, unlike a file name."""
-    return case_id.hex[-6:].upper()
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ def blind_worklist(page: Page) -> BlindWorklist:
     """Cases that this annotator leases; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in label_service.list_leases(page.session, page.principal)]
     handles = [cases.case_handle(page.keys, page.principal, case_id) for case_id in leased]
-    items = [BlindItem(handle, case_number(handle)) for handle in handles]
+    items = [BlindItem(handle, forms.case_number(handle)) for handle in handles]
     standing, day = (
         eligibility_of_account(page.session, page.principal.account_id),
         label_service.get_day_progress(page.session, page.principal, page.zone),
@@ -155,7 +150,7 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
     settles = manages and case_out.outcome is None
     return CaseView(
         case=case_out,
-        number=case_number(handle),
+        number=forms.case_number(handle),
         names=names,
         posterior=after,
         rows=rows,
@@ -165,7 +160,7 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
         history=[label_service.label_out(active) for active in cases.label_history(page.session, case_id)],
         requests=[cases.request_out(*row) for row in requests],
         exposures=[] if page.principal.blind else cases.exposures_of(page.session, case_id),
-        enough=_describe_label_need(page.session, after),
+        enough=describe_label_need(current_policy(page.session), after),
         own=mine[-1] if mine else None,
         classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
@@ -219,31 +214,6 @@ def _list_annotator_remarks(
     return [] if in_use is None else label_service.remarks_on(in_use[1], [one.annotator for one in labels], names)
 
 
-def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
-    if after is None or after.further_labels_expected is None or after.majority_prob is None:
-        return ""
-    policy = current_policy(session)
-    error = localize_decimal(f"{policy.target_error:g}")
-    if after.further_labels_expected == 0:
-        return gettext(
-            "Consensus reached.",
-            error=error,
-        )
-    if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
-        return gettext("The leading class is certain enough; the other probabilities are not.")
-    if after.n_labels + after.further_labels_expected > policy.max_labels:
-        return gettext(
-            "Experts are split. The %(n)s labels that the policy allows would not settle this cell.",
-            n=policy.max_labels,
-        )
-    return ngettext(
-        "Consensus not reached: about %(n)s more label needed.",
-        "Consensus not reached: about %(n)s more labels needed.",
-        after.further_labels_expected,
-        error=error,
-    )
-
-
 @dataclass(frozen=True)
 class BlindCase:
     """A case to be read, or an answer to be corrected: its image and the classes, nothing else."""
@@ -290,7 +260,7 @@ def case_to_read(page: Page, case: cases.ResolvedCase) -> BlindCase | None:
     handle = None if read is None else forms.read_handle(page.keys, page.principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=known_as,
-        number=case_number(known_as),
+        number=forms.case_number(known_as),
         classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         read=read,
@@ -322,7 +292,7 @@ def case_to_correct(page: Page, read_id: uuid.UUID) -> BlindCase | None:
     known_as = cases.case_handle(page.keys, page.principal, answer.named)
     return BlindCase(
         case_id=known_as,
-        number=case_number(known_as),
+        number=forms.case_number(known_as),
         classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         read=None,
@@ -395,7 +365,7 @@ def show_case_page(
         handle = cases.case_handle(page.keys, page.principal, case.named)
         return page.render(
             "committed.html",
-            number=case_number(handle),
+            number=forms.case_number(handle),
             case_id=handle,
             field=cases.has_field(page.session, case.id),
             hidden=hidden,

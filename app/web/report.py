@@ -17,7 +17,7 @@ from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
-from app.releases.service import class_names, reading_classes
+from app.releases.service import champion_since, class_names, reading_classes
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
@@ -300,6 +300,7 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     stored, now = PolicyForm.of(versions[0]), versions[0]
     urgent = UrgentRow.typed(page.refused.at("/policy").typed) or [UrgentRow.of(rule) for rule in now.urgent]
     urgent += [UrgentRow()] * max(1, URGENT_ROWS - len(urgent))
+    classes = reading_classes(page.session) if champion_since(page.session) else []
     return page.render(
         "policy.html",
         stored=stored,
@@ -308,8 +309,8 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
         draws=draws,
         what_if=what_if,
         urgent=urgent,
-        classes=reading_classes(page.session),
-        names=class_names(page.session),
+        classes=classes,
+        names={info.code: info.name for info in classes},
     )
 
 

@@ -234,7 +234,7 @@ def test_taking_a_label_back_after_the_reveal_changes_no_estimate_and_is_reporte
     expected = {"n_labels": 6, "n_revised": 0, "n_retracted": 3}
     expected |= {"towards_prediction": 3 - away, "away_from_prediction": away}
     assert service.document("/v1/agreement", **ALL)["after_reveal"] == expected
-    assert "withdrawn after unblinding" in report_page(service, partition="all")
+    assert "withdrawn after unblinding" in report_page(service, path="/report/appendix", partition="all")
 
 
 def test_taking_a_label_back_before_anything_was_shown_takes_it_out(service: Service) -> None:
