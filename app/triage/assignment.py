@@ -236,7 +236,9 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
         of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions)
         return or_(*(one.correlate(case_id.class_, Annotator) for one in (own, of_twin)))
 
-    met = [has(table.case_id, table.annotator_id == Annotator.id, condition) for table, condition in _MEETINGS]
+    # who it was is hidden from the database, which would else go through all that an annotator has met, for each case
+    hidden = {table: func.coalesce(table.annotator_id, table.annotator_id) == Annotator.id for table, _ in _MEETINGS}
+    met = [has(table.case_id, hidden[table], condition) for table, condition in _MEETINGS]
     eligible = [annotator.id for annotator in list_eligible_annotators(session)]
     left = exists().where(Annotator.id.in_(eligible), ~or_(*met))
     return or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)))

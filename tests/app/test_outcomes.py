@@ -175,6 +175,29 @@ def test_adjudications_are_withdrawn_and_none_is_asked_for_until_the_cell_is_ope
     assert states(service, case_id)[3:] == [("adjudication", "open")]
 
 
+@pytest.mark.both_databases
+def test_an_answer_that_comes_while_its_cell_is_settled_is_kept_and_nothing_stays_open(service: Service) -> None:
+    first, codes = disputed(service), classes_of(service)
+    service.before_change = lambda: None
+    together = Barrier(3)
+    for number in range(4):
+        case_id = first if number == 0 else str(service.add_case(f"case {number}", cell_png(number))["id"])
+        for who, code in (("anna", codes[0]), ("ben", codes[1])) if number else ():
+            answer_next(service, who, code)
+        service.make_labels_final()
+        read = read_next(service, "cleo")
+
+        def run(act: int, case_id: str = case_id, read: dict[str, Any] = read) -> int:
+            together.wait(20)
+            if act == 2:
+                return conclude_cells(service.context)
+            return int((service.settle(case_id) if act else commit(service, "cleo", read, codes[2])).status_code)
+
+        with ThreadPoolExecutor(3) as threads:
+            assert list(threads.map(run, range(3))) == [201, 201, 0]
+        assert {state for _, state in states(service, case_id)} <= {"answered", "closed"}
+
+
 def test_planned_reads_stay_as_they_are(service: Service) -> None:
     set_policy(service, threshold=0.0)
     case_id = service.add_case()["id"]
