@@ -226,8 +226,8 @@ def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annot
     return [annotator for annotator in list_eligible_annotators(session) if annotator.id in left]
 
 
-def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
-    """Condition on a case: no annotator may read it; of none where outside systems alone have annotators."""
+def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+    """Condition on a case: no annotator may read it; false if outside systems alone have annotators."""
     if not reading_annotators(session):
         return false()
 
@@ -246,4 +246,6 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
 
 def cells_without_annotator(session: Session) -> Select[uuid.UUID]:
     """Select the cells with an open request that no annotator may take."""
-    return select(ReadRequest.case_id).where(ReadRequest.state == "open", nobody_left(session, ReadRequest.case_id))
+    return select(ReadRequest.case_id).where(
+        ReadRequest.state == "open", no_annotator_left(session, ReadRequest.case_id)
+    )

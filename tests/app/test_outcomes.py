@@ -33,7 +33,7 @@ A, B, C = "abc"
 
 
 @pytest.mark.parametrize(
-    ("opinions", "nobody_left", "expected"),
+    ("opinions", "no_annotator_left", "expected"),
     [
         ([], True, None),
         ([A, A], True, None),
@@ -50,19 +50,19 @@ A, B, C = "abc"
         ([A, A, A, B, B, C], False, RuleDecision("split", None)),
     ],
 )
-def test_the_rule_by_hand(opinions: list[str], nobody_left: bool, expected: RuleDecision | None) -> None:
-    assert conclude_opinions(opinions, 5, nobody_left=nobody_left) == expected
+def test_the_rule_by_hand(opinions: list[str], no_annotator_left: bool, expected: RuleDecision | None) -> None:
+    assert conclude_opinions(opinions, 5, no_annotator_left=no_annotator_left) == expected
 
 
 @given(st.lists(st.sampled_from([A, B, C]), max_size=8), st.permutations([A, B, C]), st.booleans(), st.randoms())
 def test_the_rule_knows_no_order_of_opinions_and_no_name_of_a_class(
-    opinions: list[str], renamed: Sequence[str], nobody_left: bool, order: Any
+    opinions: list[str], renamed: Sequence[str], no_annotator_left: bool, order: Any
 ) -> None:
-    decided = conclude_opinions(opinions, 5, nobody_left=nobody_left)
+    decided = conclude_opinions(opinions, 5, no_annotator_left=no_annotator_left)
     names = dict(zip([A, B, C], renamed, strict=True))
     shuffled = [names[one] for one in opinions]
     order.shuffle(shuffled)
-    again = conclude_opinions(shuffled, 5, nobody_left=nobody_left)
+    again = conclude_opinions(shuffled, 5, no_annotator_left=no_annotator_left)
     if decided is None:
         assert again is None
     else:
