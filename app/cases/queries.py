@@ -159,8 +159,8 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
     return prediction
 
 
-#: State of a cell: a read is wanted; a further one is wanted, because labels conflict; one is wanted, which nobody may
-#: do; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
+#: State of a cell: a read is wanted; a further one is wanted, because labels conflict; one is wanted, and no annotator
+#: may do it; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
 CaseState = Literal["to_read", "adjudication", "to_settle", "flagged", "completed", "settled"]
 
 

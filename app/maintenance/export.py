@@ -135,7 +135,7 @@ def _make_prediction_columns(cohort: metric_service.Cohort, *, known: bool) -> d
 
 
 def _make_outcome_columns(session: Session, case_ids: list[uuid.UUID]) -> dict[str, Column]:
-    """What each case was settled as, and by whom; empty where it was not."""
+    """What each case was settled as, and by whom; empty if it was not."""
     settled: dict[uuid.UUID, NamedOutcome] = {}
     for start in range(0, len(case_ids), _TOGETHER):
         settled |= read_outcomes(session, case_ids[start : start + _TOGETHER])

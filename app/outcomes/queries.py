@@ -24,7 +24,7 @@ def lock_cells(session: Session, case_ids: Collection[uuid.UUID]) -> list[Case]:
 
 
 def withdraw_adjudications(session: Session, case: Case) -> None:
-    """Withdraw the adjudications of a locked case that nobody has answered; planned reads stay as they are."""
+    """Withdraw the adjudications of a locked case that have no answer; planned reads stay as they are."""
     # Planned reads are never closed because of labels: that would bias the evaluation. A read that is leased ends as
     # if its time had run out, so that its answer is kept as late.
     time, round_ = time_of(session), ReadRequest.round == "adjudication"

@@ -19,10 +19,10 @@ class RuleDecision:
     class_code: str | None
 
 
-def conclude_opinions(classes: Sequence[str], max_labels: int, *, nobody_left: bool) -> RuleDecision | None:
-    """Conclude a case from the classes of its final blind opinions; None where no rule applies.
+def conclude_opinions(classes: Sequence[str], max_labels: int, *, no_annotator_left: bool) -> RuleDecision | None:
+    """Conclude a case from the classes of its final blind opinions; None if no rule applies.
 
-    >>> conclude_opinions(["a", "b", "a"], 5, nobody_left=False)
+    >>> conclude_opinions(["a", "b", "a"], 5, no_annotator_left=False)
     RuleDecision(rule='majority', class_code='a')
     """
     if len(classes) < MIN_OPINIONS:
@@ -30,4 +30,4 @@ def conclude_opinions(classes: Sequence[str], max_labels: int, *, nobody_left: b
     leader, n = Counter(classes).most_common(1)[0]
     if 2 * n > len(classes):
         return RuleDecision("majority", leader)
-    return RuleDecision("split", None) if nobody_left or len(classes) >= max_labels else None
+    return RuleDecision("split", None) if no_annotator_left or len(classes) >= max_labels else None

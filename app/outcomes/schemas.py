@@ -11,7 +11,7 @@ Reason = Annotated[Paragraph, Field(min_length=1)]
 
 
 class OutcomeIn(RequestModel):
-    """What a cell is settled as: a class, split, or what the rule says."""
+    """What a cell is settled as: a class, split, or by rule."""
 
     code: Annotated[Line | None, Field(alias="class")] = None
     split: bool = False

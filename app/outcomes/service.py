@@ -119,7 +119,8 @@ def _decide_cells(
         for case_id, history in cases.label_histories(session, waiting).items()
     }
     decisions = {
-        case_id: conclude_opinions(classes, max_labels, nobody_left=False) for case_id, classes in opinions.items()
+        case_id: conclude_opinions(classes, max_labels, no_annotator_left=False)
+        for case_id, classes in opinions.items()
     }
     unclear = [
         case_id
@@ -129,10 +130,12 @@ def _decide_cells(
     stuck: set[uuid.UUID] = set()
     if unclear:
         stuck |= set(
-            session.execute(select(Case.id).where(Case.id.in_(unclear), triage.nobody_left(session, Case.id))).scalars()
+            session.execute(
+                select(Case.id).where(Case.id.in_(unclear), triage.no_annotator_left(session, Case.id))
+            ).scalars()
         )
     for case_id in stuck:
-        decisions[case_id] = conclude_opinions(opinions[case_id], max_labels, nobody_left=True)
+        decisions[case_id] = conclude_opinions(opinions[case_id], max_labels, no_annotator_left=True)
     return {
         case_id: decision
         for case_id, decision in decisions.items()
@@ -141,12 +144,12 @@ def _decide_cells(
 
 
 def rule_decision(session: Session, case_id: uuid.UUID) -> RuleDecision | None:
-    """What the rule concludes of a cell; None where it does not decide."""
+    """What the rule concludes of a cell; None if it does not decide."""
     return _decide_cells(session, queries.cells_for_rule(session, [case_id])).get(case_id)
 
 
 def conclude_cells(context: ServiceContext) -> int:
-    """Conclude the cells that the rule decides and of which nobody may do a read that is asked for."""
+    """Conclude the cells that the rule decides, unless an annotator may still do an open adjudication."""
     done = 0
     with context.database.read() as session:
         waiting = list(queries.cells_for_rule(session))

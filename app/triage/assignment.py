@@ -229,8 +229,8 @@ def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annot
     return [annotator for annotator in list_eligible_annotators(session) if annotator.id in left]
 
 
-def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
-    """Condition on a case: no annotator may read it; of none where outside systems alone have annotators."""
+def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+    """Condition on a case: no annotator may read it; false if outside systems alone have annotators."""
     if not reading_annotators(session):
         return false()
 
@@ -239,7 +239,9 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
         of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions)
         return or_(*(one.correlate(case_id.class_, Annotator) for one in (own, of_twin)))
 
-    met = [has(table.case_id, table.annotator_id == Annotator.id, condition) for table, condition in _MEETINGS]
+    # who it was is hidden from the database, which would else go through all that an annotator has met, for each case
+    hidden = {table: func.coalesce(table.annotator_id, table.annotator_id) == Annotator.id for table, _ in _MEETINGS}
+    met = [has(table.case_id, hidden[table], condition) for table, condition in _MEETINGS]
     eligible = [annotator.id for annotator in list_eligible_annotators(session)]
     left = exists().where(Annotator.id.in_(eligible), ~or_(*met))
     return or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)))
@@ -247,4 +249,6 @@ def nobody_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> 
 
 def cells_without_annotator(session: Session) -> Select[uuid.UUID]:
     """Select the cells with an open request that no annotator may take."""
-    return select(ReadRequest.case_id).where(ReadRequest.state == "open", nobody_left(session, ReadRequest.case_id))
+    return select(ReadRequest.case_id).where(
+        ReadRequest.state == "open", no_annotator_left(session, ReadRequest.case_id)
+    )

@@ -19,7 +19,7 @@ from app.triage.assignment import (
     list_assignable_annotators,
     list_eligible_annotators,
     next_position,
-    nobody_left,
+    no_annotator_left,
     redraw_annotator,
     require_qualified,
     twins_of_case,

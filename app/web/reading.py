@@ -181,7 +181,7 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
 
 
 def _list_assignable(session: Session, case_id: uuid.UUID) -> list[tuple[str, str]]:
-    """Choices of the form that assigns a cell; empty if nobody is left."""
+    """Choices of the form that assigns a cell; empty if no annotator is left."""
     names = [one.name for one in list_annotators_for_case(session, case_id)]
     return [("", gettext("choose")), *zip(names, names, strict=True)] if names else []
 

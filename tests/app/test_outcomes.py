@@ -33,7 +33,7 @@ A, B, C = "abc"
 
 
 @pytest.mark.parametrize(
-    ("opinions", "nobody_left", "expected"),
+    ("opinions", "no_annotator_left", "expected"),
     [
         ([], True, None),
         ([A, A], True, None),
@@ -50,19 +50,19 @@ A, B, C = "abc"
         ([A, A, A, B, B, C], False, RuleDecision("split", None)),
     ],
 )
-def test_the_rule_by_hand(opinions: list[str], nobody_left: bool, expected: RuleDecision | None) -> None:
-    assert conclude_opinions(opinions, 5, nobody_left=nobody_left) == expected
+def test_the_rule_by_hand(opinions: list[str], no_annotator_left: bool, expected: RuleDecision | None) -> None:
+    assert conclude_opinions(opinions, 5, no_annotator_left=no_annotator_left) == expected
 
 
 @given(st.lists(st.sampled_from([A, B, C]), max_size=8), st.permutations([A, B, C]), st.booleans(), st.randoms())
 def test_the_rule_knows_no_order_of_opinions_and_no_name_of_a_class(
-    opinions: list[str], renamed: Sequence[str], nobody_left: bool, order: Any
+    opinions: list[str], renamed: Sequence[str], no_annotator_left: bool, order: Any
 ) -> None:
-    decided = conclude_opinions(opinions, 5, nobody_left=nobody_left)
+    decided = conclude_opinions(opinions, 5, no_annotator_left=no_annotator_left)
     names = dict(zip([A, B, C], renamed, strict=True))
     shuffled = [names[one] for one in opinions]
     order.shuffle(shuffled)
-    again = conclude_opinions(shuffled, 5, nobody_left=nobody_left)
+    again = conclude_opinions(shuffled, 5, no_annotator_left=no_annotator_left)
     if decided is None:
         assert again is None
     else:
@@ -173,6 +173,29 @@ def test_adjudications_are_withdrawn_and_none_is_asked_for_until_the_cell_is_ope
     assert reopen(service, case_id).status_code == 204
     service.outside_label(case_id, "r2", codes[4])
     assert states(service, case_id)[3:] == [("adjudication", "open")]
+
+
+@pytest.mark.both_databases
+def test_an_answer_that_comes_while_its_cell_is_settled_is_kept_and_nothing_stays_open(service: Service) -> None:
+    first, codes = disputed(service), classes_of(service)
+    service.before_change = lambda: None
+    together = Barrier(3)
+    for number in range(4):
+        case_id = first if number == 0 else str(service.add_case(f"case {number}", cell_png(number))["id"])
+        for who, code in (("anna", codes[0]), ("ben", codes[1])) if number else ():
+            answer_next(service, who, code)
+        service.make_labels_final()
+        read = read_next(service, "cleo")
+
+        def run(act: int, case_id: str = case_id, read: dict[str, Any] = read) -> int:
+            together.wait(20)
+            if act == 2:
+                return conclude_cells(service.context)
+            return int((service.settle(case_id) if act else commit(service, "cleo", read, codes[2])).status_code)
+
+        with ThreadPoolExecutor(3) as threads:
+            assert list(threads.map(run, range(3))) == [201, 201, 0]
+        assert {state for _, state in states(service, case_id)} <= {"answered", "closed"}
 
 
 def test_planned_reads_stay_as_they_are(service: Service) -> None:
