@@ -242,7 +242,7 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
 
 def ensure_discussed(session: Session, principal: Principal, case: ResolvedCase) -> None:
     """Stop an annotator who may not see comments on a case yet."""
-    # A comment may say what the model or other annotators say, so that it is hidden for as long as these are, and until
+    # A comment may repeat the prediction or labels of others, so that it is hidden for as long as these are, and until
     # the caller's reads of near-duplicates are final too. Nothing here looks at the comments: the answer is the same
     # with them and without.
     ensure_revealed(session, principal, case)

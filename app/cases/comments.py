@@ -1,4 +1,4 @@
-"""Comments on a case: added once, read by everybody who may see the case in full, gone with an erased patient."""
+"""Comments on a case: added once, shown with the case in full, deleted with an erased patient."""
 
 import uuid
 
@@ -31,7 +31,7 @@ def add_comment(call: Call, case: ResolvedCase, body: CommentIn) -> tuple[int, C
 
 
 def list_comments(call: Call, case: ResolvedCase) -> list[CommentOut]:
-    """The comments on a case, oldest first; whoever reads them has seen the case in full."""
+    """The comments on a case, oldest first; to be called where an exposure is recorded."""
     case_by_id(call.session, case.id)
     ensure_discussed(call.session, call.principal, case)
     statement = (

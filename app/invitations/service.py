@@ -92,6 +92,12 @@ def open_invitation(session: Session, token: str) -> OpenInvitation | None:
     return OpenInvitation(account.name, session.execute(waiting).scalar_one(), invitation.expires_at)
 
 
+def is_known_link(session: Session, token: str) -> bool:
+    """Whether a link was ever made, though it may be used or expired."""
+    known = select(Invitation.id).where(Invitation.token_sha256 == accounts.hash_secret(token))
+    return session.execute(known).first() is not None
+
+
 def use_invitation(database: Database, keys: AuditKeys, token: str) -> str | None:
     """Use a link up and begin a browser session; gives its token, None if the link is used, expired or unknown."""
     with database.read() as session:

@@ -15,7 +15,7 @@ from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import COOKIE, SECURE_COOKIE, Principal, is_secure, session_cookie, session_token
-from app.invitations.service import open_invitation, use_invitation
+from app.invitations.service import is_known_link, open_invitation, use_invitation
 from app.web.forms import back_to
 from app.web.page import Page, PeopleForm, PeoplePage
 from app.web.render import redirect_to, render_page
@@ -79,27 +79,35 @@ def signed_in(request: Request, token: str, path: str = "/today") -> Response:
     return response
 
 
-#: Under which wrong links of an address are counted, like wrong passwords; no account has such a name.
+#: Name under which unknown links of an address are counted, like wrong passwords; no account has such a name.
 _LINKS = "\x00 links"
 
 
 def _refuse_guesses(request: Request) -> tuple[SignInThrottle, str]:
-    """Refuse an address that has tried many links; gives what counts them, and the address."""
+    """Refuse an address that has tried many unknown links; gives what counts them, and the address."""
     throttle, address = request.app.state.sign_in_throttle, "" if request.client is None else request.client.host
     if throttle.must_wait(address, _LINKS):
         raise RateLimited("too many links that do not work; wait a few minutes")
     return throttle, address
 
 
+def _refused_link(request: Request, context: ServiceContext, token: str) -> Response:
+    throttle, address = _refuse_guesses(request)
+    with context.database.read() as session:
+        if not is_known_link(session, token):  # one that is used or expired is no guess
+            throttle.failed(address, _LINKS)
+    return render_page(request, "invitation.html", None, 404, view=None)
+
+
 @router.get("/invitations/{token}", dependencies=[Depends(accounts.allow_everyone)])
 def show_invitation(token: str, request: Request, context: AppContext) -> Response:
     """What an invitation is for, with the button that uses its link up; nothing that only looks at links does."""
-    throttle, address = _refuse_guesses(request)
+    _refuse_guesses(request)
     with context.database.read() as session:
         view = open_invitation(session, token)
     if view is None:
-        throttle.failed(address, _LINKS)
-    return render_page(request, "invitation.html", None, 404 if view is None else 200, view=view)
+        return _refused_link(request, context, token)
+    return render_page(request, "invitation.html", None, view=view)
 
 
 @router.post("/invitations/{token}", dependencies=[Depends(accounts.allow_everyone)])
@@ -109,8 +117,7 @@ def accept_invitation(token: str, request: Request, context: AppContext) -> Resp
     throttle, address = _refuse_guesses(request)
     begun = use_invitation(context.database, context.keys.audit, token)
     if begun is None:
-        throttle.failed(address, _LINKS)
-        return render_page(request, "invitation.html", None, 404, view=None)
+        return _refused_link(request, context, token)
     throttle.succeeded(address, _LINKS)
     return signed_in(request, begun)
 

@@ -159,6 +159,9 @@ def test_guessing_links_is_slowed_down_and_another_site_signs_nobody_in(service:
     path = path_of(invite(service, service.add_case()["id"]))
     elsewhere = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
     assert service.client.post(path, headers=elsewhere).status_code == 403
+    used = path_of(invite(service, service.add_cases(1)[0]["id"], name="another"))
+    assert accept(service, used)[0] == 303
+    assert {service.client.get(used, headers=HTML).status_code for _ in range(9)} == {404}  # no guess
     answers = [service.client.get(f"/invitations/{number}", headers=HTML) for number in range(6)]
     assert [answer.status_code for answer in answers] == [404] * 5 + [429]
     assert service.client.post(path, headers=HTML).status_code == 429
