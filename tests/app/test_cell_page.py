@@ -172,6 +172,6 @@ def test_the_report_shows_predicted_and_observed_consensus(service: Service) -> 
     all_once(service)
     for number in range(6):
         store(service, f"cell {number}", cell_png(number), {"outside 0": 0, "outside 1": number % 2})
-    page = report_page(service, partition="all", weighting="none")
+    page = report_page(service, path="/report/appendix", partition="all", weighting="none")
     block = page[page.index("<h2>Consensus, predicted and observed") :]
     assert "50%" in re.sub(r"<[^>]+>", " ", block[block.index("they disagree") :][:400])
