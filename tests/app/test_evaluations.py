@@ -118,7 +118,7 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 0}, patient=f"p{number}")
     assert service.document("/v1/agreement", partition="all")["krippendorff_alpha"]["value"] is None
-    assert "a disagreement between two annotators" in report_page(service, partition="all")
+    assert "no two annotators have disagreed yet" in report_page(service, partition="all")
     assert finish_job(service, "/v1/evaluations", partition="all")["error"] is None
 
 
@@ -375,7 +375,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
     assert 0 <= rows[0, "all"]["coverage"]["value"] <= 1 <= rows[0, "all"]["mean_size"]["value"] <= 8
     page = service.get("viewer", f"/cases/{newest}", headers={"Accept": "text/html"}).text
     assert "Prediction set" in page
-    assert "Prediction sets" in report_page(service)
+    assert "Prediction sets" in report_page(service, path="/report/appendix")
 
 
 def test_where_only_outside_systems_answer_their_labels_count_and_it_is_said(service: Service) -> None:

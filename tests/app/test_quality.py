@@ -200,3 +200,12 @@ def test_no_end_of_the_band_falls_where_more_is_read() -> None:
     assert [round(100 - y) for _, y in upper] == [80, 80, 100]
     assert [round(100 - y) for _, y in lower] == [30, 30, 30]
     assert draw_operating_curve(rows[:2], None).band == ""
+
+
+def test_without_a_label_the_page_names_what_is_missing_and_draws_nothing(service: Service) -> None:
+    service.add_case("alone", cell_png(1))
+    page = report_page(service, **EVERYTHING)
+    assert "No label can be compared with a prediction yet" in page
+    assert 'class="said"' not in page
+    assert "There are no labels yet" in service.get("viewer", "/report/appendix", params=EVERYTHING).text
+    assert service.document("/v1/report", **EVERYTHING)["second_reads"]["caught"] is None
