@@ -148,6 +148,8 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
     mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []
     manages = "manage" in page.principal.scopes
     settles = manages and case_out.outcome is None
+    prediction = case_out.prediction
+    release = None if prediction is None else release_by_id(page.session, uuid.UUID(prediction.release))
     return CaseView(
         case=case_out,
         number=forms.case_number(handle),
@@ -174,9 +176,7 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
         microns_per_pixel=cases.microns_per_pixel(case_out.metadata),
         by_rule=rule_decision(page.session, case_id) if settles else None,
         annotators=_list_assignable(page.session, case_id) if settles else [],
-        release_name=""
-        if case_out.prediction is None
-        else _release_name(page.session, uuid.UUID(case_out.prediction.release)),
+        release_name=getattr(release, "name", ""),
     )
 
 
@@ -198,11 +198,6 @@ def _load_classes_at_stake(
     classes = classes_at_stake(session, own, others, {} if after is None else dict(after.class_probs))
     cell = ShownCell(f"/v1/cases/{case.id}/image", case.width, case.height, cases.microns_per_pixel(case.metadata))
     return SameScale(cell, classes) if classes else None
-
-
-def _release_name(session: Session, release_id: uuid.UUID) -> str:
-    row = release_by_id(session, release_id)
-    return "" if row is None else row.name
 
 
 def _list_annotator_remarks(

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 380fa590bfd40edf.
+"""Operations of the API. Made from the OpenAPI document ff3371c308907006.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -200,7 +200,7 @@ class AsyncOperations:
     async def add_comment(
         self, case_id: Id, body: models.CommentIn, *, idempotency_key: str | None = None
     ) -> models.CommentOut:
-        """Comment on a cell. Annotators may once the cell is shown to them in full.
+        """Submit a comment. Annotators may once the cell is shown to them in full.
 
         Args:
             case_id: Id of the cell, a UUID. Annotators use the id from their own read.
@@ -616,7 +616,7 @@ class AsyncOperations:
     async def invite_annotator(
         self, body: models.InvitationIn, *, idempotency_key: str | None = None
     ) -> models.InvitationOut:
-        """Invite an annotator to read cells. The link signs them in once, within 72 hours.
+        """Create an invitation. Its link signs an annotator in once, within 72 hours, to read some cells.
 
         Args:
             idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 380fa590bfd40edf.
+"""What the API takes and answers. Made from the OpenAPI document ff3371c308907006.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -1370,7 +1370,7 @@ class NamedReaderOut(BaseModel):
 
 
 class OutcomeIn(BaseModel):
-    """What a cell is settled as: a class, split, or what the rule says."""
+    """What a cell is settled as: a class, split, or by rule."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -1597,7 +1597,7 @@ class PolicyIn(BaseModel):
     require_qualification: bool = False
     """True gives reads only to qualified annotators."""
 
-    urgent: Annotated[list[UrgentClass], Field(validate_default=True)] = []
+    urgent: Annotated[list[UrgentClassIn], Field(validate_default=True)] = []
     """Classes that bring a patient forward: if a new cell's probability of `class` is `above` or more, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
 
     reason: str
@@ -1652,7 +1652,7 @@ class PolicyOut(BaseModel):
     require_qualification: bool
     """True gives reads only to qualified annotators."""
 
-    urgent: list[UrgentClass]
+    urgent: list[UrgentClassOut]
     """Classes that bring a patient forward: if a new cell's probability of `class` is `above` or more, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
 
     reason: str
@@ -2786,8 +2786,24 @@ class TriageOut(BaseModel):
     """Probability of a second planned read, 0 to 1."""
 
 
-class UrgentClass(BaseModel):
+class UrgentClassIn(BaseModel):
     """A class that brings all cells of a patient forward, if one of them may be of it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    class_: Annotated[str, Field(alias="class")]
+    """Class code."""
+
+    above: float
+    """Probability from which the class counts as possible, above 0 to 1."""
+
+    hours: int
+    """Hours within which the patient's cells are due, 1 to 8,760."""
+
+
+class UrgentClassOut(BaseModel):
+    """A class that brings all cells of a patient forward."""
 
     class_: Annotated[str, Field(alias="class")]
     """Class code."""
