@@ -50,6 +50,6 @@ def reopen_case(case_id: uuid.UUID, reason: Annotated[Reason, Query()], call: _M
     responses=list_problem_responses(KeyMissing, NotFound, Conflict, AlreadySettled),
 )
 def assign_read(case_id: uuid.UUID, body: AssignmentIn, once: Idempotent, call: _ManagingWrite) -> Response:
-    """Assign a read of a cell to an annotator. The next open read, or an adjudication if none is open."""
+    """Assign a read. An annotator is asked for the next open read, or an adjudication if none is open."""
     keys = call.context.keys.audit
     return once(call.session, body, lambda: service.assign_read(call.session, keys, call.principal, case_id, body))

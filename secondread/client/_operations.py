@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document ff3371c308907006.
+"""Operations of the API. Made from the OpenAPI document 8f7c111e4643f263.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -423,7 +423,7 @@ class Operations:
     def assign_read(
         self, case_id: Id, body: models.AssignmentIn, *, idempotency_key: str | None = None
     ) -> models.RequestOut:
-        """Assign a read of a cell to an annotator. The next open read, or an adjudication if none is open.
+        """Assign a read. An annotator is asked for the next open read, or an adjudication if none is open.
 
         Args:
             case_id: Id of the cell, a UUID. Annotators use the id from their own read.

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document ff3371c308907006.
+"""What the API takes and answers. Made from the OpenAPI document 8f7c111e4643f263.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
