@@ -20,16 +20,18 @@ from app.maintenance.erasure import finish_erasures
 from app.metrics.prediction_set_calibration import publish_answer_sets
 from app.metrics.published import publish_estimates
 from app.metrics.snapshot import refresh_snapshot
+from app.outcomes.service import conclude_cells
 from app.releases.queries import class_codes, existing_release, read_aliases
 from app.releases.schemas import RecalibrationIn
 from app.triage.planning import policy_for_planning
 
 
 def run_maintenance(context: ServiceContext) -> None:
-    """Run the scheduled maintenance: final labels, reassigned reads, the day's threshold."""
+    """Run the scheduled maintenance: final labels, reassigned reads, outcomes by rule, the day's threshold."""
     # Old answers and archives are forgotten.
     finalize_labels(context)
     reassign_open_requests(context)
+    conclude_cells(context)
     delete_archives(context)
     finish_erasures(context)
     with context.database.write() as session:

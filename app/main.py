@@ -24,11 +24,13 @@ from app.http import errors, middleware, observability
 from app.http.limiter import BODIES, Limiter, RateLimit
 from app.http.openapi import complete_openapi, operation_id
 from app.imports.routes import router as imports
+from app.invitations.routes import router as invitations
 from app.jobs.routes import router as jobs
 from app.labels.routes import router as reads
 from app.maintenance import health
 from app.maintenance.cache import keep_cache_fresh
 from app.metrics.routes import router as evaluations
+from app.outcomes.routes import router as outcomes
 from app.predictions.open_inference.routes import protocol_error
 from app.predictions.open_inference.routes import router as open_inference
 from app.predictions.open_inference.service import PARSING
@@ -53,6 +55,7 @@ from app.web.releases import router as release_pages
 from app.web.render import StaticAssets
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
+from app.web.today import router as today_pages
 from secondread import __version__
 
 _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images. For research, not a medical device."
@@ -60,10 +63,12 @@ _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images.
 _ROUTERS = (
     cases,
     reads,
+    outcomes,
     annotators,
     practice,
     readers,
     policies,
+    invitations,
     imports,
     evaluations,
     reports,
@@ -74,6 +79,7 @@ _ROUTERS = (
     open_inference,
     health.router,
     sign_in_pages,
+    today_pages,
     reader_pages,
     resident_pages,
     cell_pages,

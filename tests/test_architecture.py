@@ -28,6 +28,7 @@ DOMAINS = {
     "jobs",
     "labels",
     "metrics",
+    "outcomes",
     "predictions",
     "predictions.open_inference",
     "recalibration",

@@ -8,16 +8,17 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: Lines of Python and files of each folder, as they were when the budget was set. An issue may raise them by its
 #: allowance; more needs a decision that records what was tried instead. Raised by: security, plain English and the
-#: documents (app 300 and tests 360 each), one place for every cell (app 800, tests 960, scripts 1,200).
+#: documents (app 300 and tests 360 each), one place for every cell (app 800, tests 960, scripts 1,200),
+#: settling cells (app 900 and 500 more by decision 1, tests 1,080, three migrations).
 SIZES = {
-    "app": (35_995 + 1_700, 228 + 8),
+    "app": (35_995 + 1_700 + 1_400, 228 + 8 + 10),
     "ml": (24_160, 133),
     "secondread": (910, 14),
-    "tests": (43_510 + 2_040, 178 + 8),
+    "tests": (43_510 + 2_040 + 1_080, 178 + 8 + 8),
     "benchmarks": (4_540, 28),
     "experiments": (5_760, 36),
     "tools": (1_730, 12),
-    "migrations": (1_070, 5),
+    "migrations": (1_070 + 150, 8),
 }
 #: Lines of the pages' own JavaScript.
 SCRIPT_LINES = 1_600 + 1_200

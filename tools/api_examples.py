@@ -159,6 +159,10 @@ def _cases(play: Player) -> str:
     play.ask("admin", "GET", "/v1/worklist?limit=2")
     for rest in ("", "/image", "/field", "/predictions"):
         play.ask("admin", "GET", f"/v1/cases/{case['id']}{rest}")
+    marked = {"text": "Auer rods at the upper edge", "x": 0.31, "y": 0.22}
+    play.ask("admin", "POST", f"/v1/cases/{case['id']}/comments", marked)
+    play.ask("admin", "GET", f"/v1/cases/{case['id']}/comments")
+    play.ask("admin", "POST", "/v1/invitations", {"annotator": "Dr. Guest", "cases": [case["id"]]})
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
         for number in (2, 3):
@@ -195,6 +199,10 @@ def _reads(play: Player, case_id: str) -> None:
     play.ask("admin", "GET", f"/v1/cases/{case_id}/labels?history=true")
     play.ask("admin", "GET", f"/v1/cases/{case_id}/posterior")
     play.ask("laboratory", "POST", f"/v1/labels/{newer['id']}/retraction", {"reason": "another patient's slide"})
+    settled = {"class": codes[1], "reason": "discussed at the microscope"}
+    play.ask("admin", "POST", f"/v1/cases/{case_id}/outcome", settled)
+    play.ask("admin", "DELETE", f"/v1/cases/{case_id}/outcome?reason=a+new+slide+has+come")
+    play.ask("admin", "POST", f"/v1/cases/{case_id}/assignments", {"annotator": "annotator-3"})
 
 
 def _policy(play: Player) -> None:
@@ -205,8 +213,9 @@ def _policy(play: Player) -> None:
 
 def _evaluations(play: Player) -> None:
     """What the laboratory's labels say of predictions and annotators, and two jobs that learn from them."""
-    for path in ("metrics?partition=all&weighting=none", "agreement?group_by=class", "reader-drift"):
+    for path in ("metrics?partition=all&weighting=none", "report?partition=all&weighting=none", "reader-drift"):
         play.ask("admin", "GET", f"/v1/{path}")
+    play.ask("admin", "GET", "/v1/agreement?group_by=class")
     play.ask("admin", "GET", "/v1/annotators")
     play.ask("annotator-1", "GET", "/v1/annotators/me")
     version = play.ask("admin", "GET", "/v1/report-targets")["version"]

@@ -123,7 +123,9 @@ def _find_account_by_name(session: Session, name: str) -> Account | None:
     return session.execute(select(Account).where(Account.name == normal_name(name))).scalar_one_or_none()
 
 
-def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, actor: str = COMMAND_LINE) -> Account:
+def add_account(
+    session: Session, keys: AuditKeys, name: str, role: str, *, actor: str = COMMAND_LINE, guest: bool = False
+) -> Account:
     """Make an account."""
     if role not in ROLE_SCOPES:
         raise ValueError(
@@ -135,12 +137,22 @@ def add_account(session: Session, keys: AuditKeys, name: str, role: str, *, acto
     if not 1 <= len(name) <= 100 or not name.isprintable():
         raise ValueError(Message("a name must have 1 to 100 printable characters"))
     refuse_name_in_use(session, name)
-    account = Account(name=name, role=role)
+    account = Account(name=name, role=role, guest=guest)
     session.add(account)
     session.flush()
     if role == "annotator":  # from now on no outside system can label under this name
         add_annotator(session, name, account.id)
     events.record_event(session, keys, actor=actor, action="account.add", object_id=account.id, details={"role": role})
+    return account
+
+
+def account_to_invite(session: Session, keys: AuditKeys, name: str, *, actor: str) -> Account:
+    """The account of an annotator by name, made as that of a guest if there is none."""
+    account = _find_account_by_name(session, name)
+    if account is None:
+        return add_account(session, keys, name, "annotator", actor=actor, guest=True)
+    if account.role != "annotator" or account.disabled_at is not None:
+        raise Conflict("this name belongs to an account that is disabled or no annotator's; choose another name")
     return account
 
 
@@ -321,8 +333,9 @@ def has_accounts(session: Session) -> bool:
 
 
 def count_annotators(session: Session) -> int:
-    """Number of annotators who may sign in."""
-    annotators = select(func.count()).where(Account.role == "annotator", Account.disabled_at.is_(None))
+    """Number of annotators who may sign in and read whatever waits."""
+    of_annotator = (Account.role == "annotator", Account.disabled_at.is_(None), Account.guest.is_(False))
+    annotators = select(func.count()).where(*of_annotator)
     return session.execute(annotators).scalar_one()
 
 
@@ -376,13 +389,13 @@ def read_own_annotator(session: Session, principal: Principal) -> Annotator:
     return annotator or add_annotator(session, principal.name, principal.account_id)
 
 
-def reading_annotators(session: Session) -> list[Annotator]:
+def reading_annotators(session: Session, *, guests: bool = False) -> list[Annotator]:
     """Annotators who can be asked for a read: people with an enabled account whose reads are blind, ordered."""
-    # Whoever has not read yet becomes an annotator here.
+    # Whoever has not read yet becomes an annotator here. Guests are asked by name only.
     statement = (
         select(Account.id, Account.name, Account.role, ApiKey.scopes)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
-        .where(Account.role == "annotator", Account.disabled_at.is_(None))
+        .where(Account.role == "annotator", Account.disabled_at.is_(None), Account.guest.in_({False, guests}))
         .order_by(Account.id)
     )
     rows = session.execute(statement).all()

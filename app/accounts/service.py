@@ -7,17 +7,20 @@ from app.accounts.people import (
     WrongPassword,
     account_of_key,
     account_sees_more,
+    account_to_invite,
     add_account,
     add_annotator,
     add_key,
     all_accounts,
     annotator_of_account,
+    begin_session,
     choose_language,
     choose_password,
     confirm_password,
     count_annotators,
     existing_account,
     has_accounts,
+    hash_secret,
     issue_one_time_password,
     keys_by_account,
     last_sign_ins,
@@ -38,7 +41,7 @@ from app.accounts.permissions import (
     caller_of,
     require_monitoring_token,
 )
-from app.accounts.sign_in import refuse_cross_site, sign_in
+from app.accounts.sign_in import SignInThrottle, refuse_cross_site, sign_in
 from app.accounts.single_sign_on import (
     COOKIE_SECONDS,
     OidcProvider,

@@ -107,8 +107,8 @@ def list_audit_event_page(
 
 def read_event_reasons(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
     """Reason of each event, by its number."""
-    of_label = [event for event in events if event.action.startswith("label.") and event.action != _OF_MANY]
-    labels = {uuid.UUID(event.object): event.sequence for event in of_label}
-    rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(labels))).all() if labels else []
-    reasons = {event.sequence: event.reason for event in events} | {labels[row[0]]: row[1] for row in rows}
+    with_remark = [one for one in events if one.action.startswith(("label.", "outcome.")) and one.action != _OF_MANY]
+    remarks = {uuid.UUID(event.object): event.sequence for event in with_remark}
+    rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(remarks))).all() if remarks else []
+    reasons = {event.sequence: event.reason for event in events} | {remarks[row[0]]: row[1] for row in rows}
     return {sequence: reason for sequence, reason in reasons.items() if reason is not None}

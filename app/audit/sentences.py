@@ -33,6 +33,9 @@ WORDS: Mapping[str, str] = messages(
         "request.ask": "requested {requests}",
         "request.assign": "assigned {requests} to {annotator}",
         "request.due": "changed the due date of {requests}",
+        "outcome.settle": "settled {case} as {outcome}",
+        "outcome.conclude": "settled {case} by rule as {outcome}",
+        "outcome.reopen": "reopened {case}",
         "case.add": "stored {case}",
         "patient.erase": "erased a patient: {n_cases} cells, {n_remarks} notes, {n_import_rows} rows of imports",
         "predictions.add": "added predictions of {release} for {n_cases} cells",
@@ -72,6 +75,9 @@ WORDS: Mapping[str, str] = messages(
         "annotator.qualified": "qualified {annotator}",
         "annotator.withdrawn": "withdrew the qualification of {annotator}",
         "annotator.renewed": "allowed {annotator} further attempts",
+        "comment.add": "commented on {case}",
+        "invitation.create": "invited {account} to read {cells}",
+        "invitation.use": "signed in by an invitation",
         "db.backup": "created a backup",
         "db.restore": "restored a backup",
         "db.accept_older_head": "accepted a database that had lost events",
@@ -95,8 +101,8 @@ _JOBS: Mapping[str, str] = messages(
     }
 )
 
-_ONE = messages({"labels": "{n} label", "requests": "{n} further read"})
-_MANY = messages({"labels": "{n} labels", "requests": "{n} further reads"})
+_ONE = messages({"labels": "{n} label", "requests": "{n} further read", "cells": "{n} cell"})
+_MANY = messages({"labels": "{n} labels", "requests": "{n} further reads", "cells": "{n} cells"})
 
 
 @dataclass(frozen=True)
@@ -200,6 +206,8 @@ class _EventNames:
                 return self.classes.get(details["label"], details["label"] or self.say("nothing"))
             case "class":
                 return self.classes.get(details["class"], str(details["class"]))
+            case "outcome":
+                return self.classes.get(details["class"], details["class"] or self.say(Message("split")))
             case "by":
                 by = self.annotators.get(_parse_uuid(details.get("annotator")), "")
                 return "" if by in {"", event.actor} else self.say(Message(" (read by {by})", by=by))
@@ -207,7 +215,7 @@ class _EventNames:
                 return self.annotators.get(own, str(details.get("annotator", self.say(Message("an annotator")))))
             case "set":
                 return str(details.get("name") or self.sets.get(_parse_uuid(details.get("set")) or own, ""))
-            case "labels" | "requests":
+            case "labels" | "requests" | "cells":
                 n = len(details.get(name, ()))
                 return self.say(Message((_ONE if n == 1 else _MANY)[name], n=n))
             case _:

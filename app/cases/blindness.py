@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fastapi import Depends, Request
-from sqlalchemy import BindParameter, Select, and_, bindparam, select
+from sqlalchemy import BindParameter, Select, and_, bindparam, exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, caller_of
@@ -18,16 +18,20 @@ from app.cases.queries import NamedLabel, is_held_back_from
 from app.context import AppContext
 from app.database.engine import Database, insert_if_absent
 from app.database.tables import (
+    LEASED,
     SHOWN_KINDS,
     Account,
     Annotator,
     ApiKey,
     Case,
     CasePrediction,
+    CaseTwin,
     CountedLabel,
     Exposure,
     Label,
     PolicyRow,
+    ProvisionalLabel,
+    Read,
     ReadRequest,
     ReferenceCell,
     Repeat,
@@ -236,6 +240,27 @@ def ensure_revealed(session: Session, principal: Principal, case: ResolvedCase) 
         raise BlindReadPending(_HIDDEN_MESSAGES[hidden])
 
 
+def ensure_discussed(session: Session, principal: Principal, case: ResolvedCase) -> None:
+    """Stop an annotator who may not see comments on a case yet."""
+    # A comment may repeat the prediction or labels of others, so that it is hidden for as long as these are, and until
+    # the caller's reads of near-duplicates are final too. Nothing here looks at the comments: the answer is the same
+    # with them and without.
+    ensure_revealed(session, principal, case)
+    if principal.blind and _reads_twin(session, principal, case.id):
+        raise BlindReadPending(_HIDDEN_MESSAGES["until-case-closed"])
+
+
+def _reads_twin(session: Session, principal: Principal, case_id: uuid.UUID) -> bool:
+    """Whether an annotator leases another case with the image of a case, or may still correct their label of it."""
+    me = select(Annotator.id).where(Annotator.account_id == principal.account_id).scalar_subquery()
+    twins = select(CaseTwin.twin_id).where(CaseTwin.case_id == case_id)
+    pending = [
+        exists().where(table.case_id.in_(twins), table.annotator_id == me, *more)
+        for table, more in ((Read, [Read.state == LEASED]), (ProvisionalLabel, []))
+    ]
+    return bool(session.execute(select(or_(*pending))).scalar_one())
+
+
 def _exposure_statement() -> Select[Any]:
     """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
@@ -317,11 +342,6 @@ def record_exposure(
         "label_id": label_id,
     }
     insert_if_absent(session, Exposure, values)
-
-
-def exposed_case_ids(session: Session, annotator_id: uuid.UUID) -> set[uuid.UUID]:
-    """Cases that an annotator has been shown in full."""
-    return set(session.execute(select(Exposure.case_id).where(Exposure.annotator_id == annotator_id)).scalars())
 
 
 def note_exposure(database: Database, session: Session, principal: Principal, case_id: uuid.UUID) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, read_own_annotator
 from app.cases.ingest import microns_per_pixel
-from app.cases.queries import CaseFilter, decode_cursor, encode_cursor
+from app.cases.queries import CaseFilter, decode_cursor, encode_cursor, standing_outcomes
 from app.database.engine import Database, insert_new
-from app.database.tables import Annotator, Case, CasePrediction, CountedLabel, Exposure
+from app.database.tables import Case, CasePrediction, Exposure, Outcome
 from app.http.models import ResponseModel
 from app.http.principal import Principal
 from app.predictions.service import champion_first_order
@@ -20,6 +20,8 @@ from app.releases.service import class_codes_of
 
 #: Cells in one part of the index, and tiles that are drawn or labelled at once.
 INDEX_LENGTH, MOST_TILES = 2000, 500
+#: Group of the cells that were settled as split; no class has such a code.
+SPLIT = "(split)"
 
 
 class GalleryIndexOut(ResponseModel):
@@ -31,11 +33,11 @@ class GalleryIndexOut(ResponseModel):
 
 
 class TileOut(ResponseModel):
-    """A tile: the leading class of its cell, one's own class, and the size of its image."""
+    """A tile: the leading class of its cell, what the cell was settled as, and the size of its image."""
 
     external_id: str
     predicted: str
-    own: str | None
+    settled: str | None
     width: int
     height: int
     microns_per_pixel: float | None
@@ -43,7 +45,7 @@ class TileOut(ResponseModel):
     @property
     def group(self) -> str:
         """Class under which it is drawn; empty if there is none."""
-        return self.own or self.predicted
+        return self.settled or self.predicted
 
     @property
     def extent(self) -> float:
@@ -59,40 +61,34 @@ class TilesOut(ResponseModel):
 
 @dataclass(frozen=True)
 class _Placement:
-    """Leading class of a cell, and what the person has called it last where they saw that; empty or None if unknown."""
+    """Leading class of a cell, and what it was settled as; empty or None if unknown."""
 
     predicted: str
-    own: str | None
+    settled: str | None
 
     @property
     def group(self) -> str:
         """Class under which it is drawn; empty if there is none."""
-        return self.own or self.predicted
+        return self.settled or self.predicted
 
 
-def _place(session: Session, ids: Select[uuid.UUID], account_id: uuid.UUID) -> dict[uuid.UUID, _Placement]:
-    """Where the cells of a statement stand in the gallery of an account, newest first."""
+def _place(session: Session, ids: Select[uuid.UUID]) -> dict[uuid.UUID, _Placement]:
+    """Where the cells of a statement stand in the gallery, newest first."""
     cells = ids.subquery()
     predictions = (
         select(cells.c.id, CasePrediction.release_id, CasePrediction.class_probs)
         .outerjoin(CasePrediction, CasePrediction.case_id == cells.c.id)
         .order_by(cells.c.id.desc(), *champion_first_order())
     )
-    own = (
-        select(CountedLabel.case_id, CountedLabel.class_code)
-        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
-        .where(Annotator.account_id == account_id, CountedLabel.blind.is_(False))
-        .where(CountedLabel.case_id.in_(select(cells.c.id)))
-        .order_by(CountedLabel.position)
-    )
-    labels: dict[uuid.UUID, str | None] = {row.case_id: row.class_code for row in session.execute(own)}
+    outcomes = standing_outcomes().where(Outcome.case_id.in_(select(cells.c.id)))
+    settled = {one.case_id: one.class_code or SPLIT for one in session.execute(outcomes).scalars()}
     first: dict[uuid.UUID, tuple[uuid.UUID | None, list[float]]] = {}
     for case_id, release_id, probs in session.execute(predictions):
         first.setdefault(case_id, (release_id, probs))
     codes = class_codes_of(session, {release_id for release_id, _ in first.values() if release_id is not None})
     return {
         case_id: _Placement(
-            "" if release_id is None else codes[release_id][probs.index(max(probs))], labels.get(case_id)
+            "" if release_id is None else codes[release_id][probs.index(max(probs))], settled.get(case_id)
         )
         for case_id, (release_id, probs) in first.items()
     }
@@ -111,11 +107,11 @@ def newest_cells(
     return ids[:limit], encode_cursor(ids[limit - 1]) if len(ids) > limit else None
 
 
-def gallery_index(session: Session, principal: Principal, chosen: CaseFilter, cursor: str | None) -> GalleryIndexOut:
+def gallery_index(session: Session, chosen: CaseFilter, cursor: str | None) -> GalleryIndexOut:
     """A part of the index of a gallery, after a cursor; the first part counts all cells by class."""
     matching = _matching(chosen, cursor)
     wanted = matching if cursor is None else matching.limit(INDEX_LENGTH + 1)
-    placed = [*_place(session, wanted, principal.account_id).items()]
+    placed = [*_place(session, wanted).items()]
     counts = Counter(place.group for _, place in placed) if cursor is None else None
     part = placed[:INDEX_LENGTH]
     groups: dict[str, list[uuid.UUID]] = {}
@@ -131,14 +127,14 @@ def draw_tiles(
     """What the tiles of cells show, newest first: that a person sees it is stored before."""
     _note_exposures(database, session, principal, case_ids)
     wanted = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
-    placed = _place(session, wanted, principal.account_id)
+    placed = _place(session, wanted)
     columns = (Case.id, Case.external_id, Case.width, Case.height, Case.case_metadata)
     rows = session.execute(select(*columns).where(Case.id.in_(placed)).order_by(Case.id.desc()))
     return {
         row.id: TileOut(
             external_id=row.external_id,
             predicted=placed[row.id].predicted,
-            own=placed[row.id].own,
+            settled=placed[row.id].settled,
             width=row.width,
             height=row.height,
             microns_per_pixel=microns_per_pixel(row.case_metadata),

@@ -38,7 +38,7 @@ from app.predictions.service import (
     read_published_sets,
 )
 from app.releases.service import CaseFingerprint, find_training_uses, get_champion_alias
-from app.triage.service import plan_case, policy_for_planning, uniform_draw
+from app.triage.service import bring_patient_forward, plan_case, policy_for_planning, uniform_draw
 from ml.images.image_quality_features import optical_density
 from ml.images.picture import Picture
 from ml.messages import Message
@@ -370,6 +370,8 @@ def store_case(session: Session, context: ServiceContext, principal: Principal, 
     session.flush()  # other rows refer to the case
     session.add_all([NetworkOutput(**output), row])
     planned.store(session)
+    probs = dict(zip(release.classes, row.class_probs, strict=True))
+    bring_patient_forward(session, context.keys.audit, principal.name, case, in_force.policy, probs)
     for first, other in [(case.id, other) for other in twins] + [(other, case.id) for other in twins]:
         session.add(CaseTwin(case_id=first, twin_id=other))
     details = {"release": str(row.release_id)}  # which image it is, its row's digest says

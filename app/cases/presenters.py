@@ -11,7 +11,7 @@ from PIL import Image
 from sqlalchemy.orm import Session
 
 from app.cases import queries
-from app.cases.schemas import CaseOut
+from app.cases.schemas import CaseOut, OutcomeOut
 from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction
 from app.http.models import ConsensusOut, PredictionOut, TriageOut
@@ -145,7 +145,29 @@ def stored_prediction_out(
     )
 
 
-def case_out(case: Case, prediction: PredictionOut | None, n_labels: int) -> CaseOut:
+def outcome_out(row: queries.NamedOutcome) -> OutcomeOut:
+    """An outcome as the API shows it."""
+    outcome = row.outcome
+    return OutcomeOut(
+        code=outcome.class_code,
+        split=outcome.kind == "split",
+        rule=outcome.rule,
+        by=row.by,
+        at=outcome.created_at,
+        reason=row.reason,
+    )
+
+
+def outcome_columns(outcome: OutcomeOut | None) -> tuple[str, str]:
+    """An outcome and who decided, as columns of a table."""
+    if outcome is None:
+        return "", ""
+    return outcome.code or "split", outcome.by or "rule"
+
+
+def case_out(
+    case: Case, prediction: PredictionOut | None, n_labels: int, outcome: queries.NamedOutcome | None = None
+) -> CaseOut:
     """A case as the API shows it."""
     return CaseOut(
         id=str(case.id),
@@ -161,6 +183,7 @@ def case_out(case: Case, prediction: PredictionOut | None, n_labels: int) -> Cas
         n_labels=n_labels,
         prediction=prediction,
         has_field=case.stored_field_sha256 is not None,
+        outcome=None if outcome is None else outcome_out(outcome),
     )
 
 
@@ -168,12 +191,13 @@ def cases_out(session: Session, cases: list[Case]) -> list[CaseOut]:
     """Cases with the prediction that is shown of each, in their order."""
     ids = [case.id for case in cases]
     predictions, totals = queries.predictions_of(session, ids), queries.label_totals(session, ids)
-    judging = triage_context_of(session, predictions.values())
+    judging, outcomes = triage_context_of(session, predictions.values()), queries.read_outcomes(session, ids)
     return [
         case_out(
             case,
             None if case.id not in predictions else stored_prediction_out(case, predictions[case.id], judging),
             totals.get(case.id, 0),
+            outcomes.get(case.id),
         )
         for case in cases
     ]

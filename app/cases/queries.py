@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.database.tables import (
+    Account,
     Annotator,
     Case,
     CasePrediction,
@@ -22,10 +23,12 @@ from app.database.tables import (
     CountedLabel,
     HeldBack,
     Label,
+    Outcome,
     PolicyRow,
     Read,
     ReaderDraw,
     ReadRequest,
+    Remark,
     Repeat,
 )
 from app.http.errors import InvalidValue, NotFound
@@ -156,9 +159,9 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
     return prediction
 
 
-#: State of a cell: a read is wanted; a further one is wanted, because labels conflict; an annotator flagged it; it is
-#: labelled, and no read is wanted.
-CaseState = Literal["to_read", "adjudication", "flagged", "completed"]
+#: State of a cell: a read is wanted; a further one is wanted, because labels conflict; one is wanted, and no annotator
+#: may do it; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
+CaseState = Literal["to_read", "adjudication", "to_settle", "flagged", "completed", "settled"]
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,8 @@ class CaseFilter:
     #: classes that are searched as well: cells with a label of one of them match
     searched_classes: tuple[str, ...] = ()
     state: CaseState | None = None
+    #: selects the cells among which those are that match
+    among: Select[uuid.UUID] | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
@@ -191,6 +196,8 @@ class CaseFilter:
             conditions.append(or_(*matches, Case.id.in_(_cases_with_label(labelled))))
         if self.state is not None:
             conditions += _state_conditions(self.state)
+        if self.among is not None:
+            conditions.append(Case.id.in_(self.among))
         if self.since is not None:
             conditions.append(Case.created_at >= self.since)
         if self.until is not None:
@@ -204,11 +211,14 @@ def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:
 
 def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
     wanted = ReadRequest.state.in_(("open", "leased"))
+    settled = standing_outcomes().with_only_columns(Outcome.case_id)
     by_state: dict[CaseState, list[ColumnElement[bool]]] = {
         "to_read": [Case.waiting.is_(True)],
         "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(wanted, ReadRequest.round == "adjudication"))],
+        "to_settle": [Case.waiting.is_(True), Case.id.not_in(settled)],
         "flagged": [Case.id.in_(_cases_with_label(CountedLabel.flagged.is_(True)))],
         "completed": [Case.waiting.is_(False), Case.id.in_(_cases_with_label(true()))],
+        "settled": [Case.id.in_(settled)],
     }
     return by_state[state]
 
@@ -315,6 +325,29 @@ def count_cases(session: Session, chosen: CaseFilter) -> int:
     return session.execute(matching).scalar_one()
 
 
+def count_overdue(session: Session, at: datetime) -> int:
+    """Number of cells with an open read that was due before a moment."""
+    late = (ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at < at)
+    return session.execute(select(func.count(ReadRequest.case_id.distinct())).where(*late)).scalar_one()
+
+
+class Changes(NamedTuple):
+    """Cells stored, labels given and cells settled since a moment."""
+
+    n_stored: int
+    n_labels: int
+    n_settled: int
+
+
+def count_changes(session: Session, since: datetime) -> Changes:
+    """What has changed since a moment."""
+    stored = select(func.count()).where(Case.created_at >= since)
+    given = select(func.count()).where(CountedLabel.created_at >= since, CountedLabel.kind == "label")
+    ended = (Outcome.created_at >= since, Outcome.kind != "reopened")
+    settled = select(func.count(Outcome.case_id.distinct())).where(*ended)
+    return Changes(*(session.execute(one).scalar_one() for one in (stored, given, settled)))
+
+
 def list_sites(session: Session) -> list[str]:
     """Every site that a case names, in order."""
     named = select(Case.site).where(Case.site.is_not(None)).distinct().order_by(Case.site)
@@ -396,6 +429,30 @@ def active_labels() -> Select[CountedLabel, Annotator]:
     )
 
 
+def standing_outcomes() -> Select[Outcome]:
+    """Outcomes that hold: of each case the newest row, unless that reopened it."""
+    later = aliased(Outcome)
+    same = and_(later.case_id == Outcome.case_id, later.number == Outcome.number + 1)
+    return select(Outcome).outerjoin(later, same).where(later.id.is_(None), Outcome.kind != "reopened")
+
+
+@dataclass(frozen=True)
+class NamedOutcome:
+    """An outcome with the name of the person who decided, and their reason; both None for a rule."""
+
+    outcome: Outcome
+    by: str | None
+    reason: str | None
+
+
+def read_outcomes(session: Session, case_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, NamedOutcome]:
+    """The outcome that holds of each of the cases that have one."""
+    named = standing_outcomes().add_columns(Account.name, Remark.reason)
+    named = named.outerjoin(Account, Account.id == Outcome.account_id).outerjoin(Remark, Remark.id == Outcome.id)
+    rows = session.execute(named.where(Outcome.case_id.in_(case_ids)))
+    return {outcome.case_id: NamedOutcome(outcome, by, reason) for outcome, by, reason in rows}
+
+
 @dataclass(frozen=True)
 class NamedLabel:
     """A label with the name of its annotator."""
@@ -418,13 +475,21 @@ def flagged_labels(session: Session, limit: int) -> list[NamedLabel]:
 
 def label_history(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
     """Every label row of a case, oldest first."""
+    return label_histories(session, [case_id]).get(case_id, [])
+
+
+def label_histories(session: Session, case_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[NamedLabel]]:
+    """Every label row of each of the cases, oldest first."""
     rows = session.execute(
         select(CountedLabel, Annotator)
         .join(Annotator, Annotator.id == CountedLabel.annotator_id)
-        .where(CountedLabel.case_id == case_id)
+        .where(CountedLabel.case_id.in_(case_ids))
         .order_by(CountedLabel.id)
     )
-    return [NamedLabel(label, annotator.name) for label, annotator in rows]
+    histories: dict[uuid.UUID, list[NamedLabel]] = {}
+    for label, annotator in rows:
+        histories.setdefault(label.case_id, []).append(NamedLabel(label, annotator.name))
+    return histories
 
 
 def newest_label_at(session: Session) -> datetime | None:

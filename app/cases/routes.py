@@ -6,22 +6,23 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.accounts.service import GuardedRoute, RequireScope
-from app.cases import queries, service
+from app.cases import comments, queries, service
 from app.cases.active_config import REVISION, ActiveConfigCache
 from app.cases.blindness import BlindReadPending, CaseInPath, case_handle, ensure_revealed, note_exposure
 from app.cases.ingest import CaseForm, ExternalIdTaken, case_form, image_bytes, upload_schema
 from app.cases.presenters import image_response, show_case
-from app.cases.schemas import CaseOut, CasesOut, PredictionsOut, WorklistOut
-from app.context import AppContext, Call, reading_call
+from app.cases.schemas import CaseOut, CasesOut, CommentIn, CommentOut, CommentsOut, PredictionsOut, WorklistOut
+from app.context import AppContext, Call, reading_call, writing_call
 from app.database.engine import ReadSession, WriteSession
-from app.database.idempotency import Idempotent
-from app.http.errors import BadRequest, NotFound, StorageFull, TooLarge, list_problem_responses
+from app.database.idempotency import Idempotent, KeyMissing
+from app.http.errors import BadRequest, Conflict, NotFound, StorageFull, TooLarge, list_problem_responses
 from app.http.models import Line, Moment, PredictionOut
 from app.http.principal import Principal
 from app.predictions.service import UnsupportedImage
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)
 _Reading = Annotated[Call, reading_call("cases:read", "reads:own")]
+_Discussing = Annotated[Call, writing_call("manage", "reads:own")]
 _UPLOAD_ERRORS = (BadRequest, TooLarge, UnsupportedImage)
 
 
@@ -165,3 +166,34 @@ def get_field(asked: CaseInPath, context: AppContext, session: ReadSession) -> R
     """Get the surroundings of a cell. A wider image as PNG without metadata; 404 without one."""
     case = asked.found(session)
     return image_response(context, queries.stored_field(session, case.id))
+
+
+@router.post(
+    "/v1/cases/{case_id}/comments",
+    operation_id="add_comment",
+    status_code=201,
+    response_model=CommentOut,
+    responses=list_problem_responses(KeyMissing, NotFound, BlindReadPending, Conflict),
+)
+def add_comment(asked: CaseInPath, body: CommentIn, once: Idempotent, call: _Discussing) -> Response:
+    """Submit a comment. Annotators may once the cell is shown to them in full."""
+    case = asked.found(call.session)
+    return once(
+        call.session,
+        body,
+        lambda: comments.add_comment(call, case, body),
+        case_id_of=lambda _: case.id,
+    )
+
+
+@router.get(
+    "/v1/cases/{case_id}/comments",
+    operation_id="list_comments",
+    responses=list_problem_responses(NotFound, BlindReadPending),
+)
+def list_comments(asked: CaseInPath, call: _Reading) -> CommentsOut:
+    """List the comments on a cell. Oldest first; annotators see them once the cell is shown to them in full."""
+    case = asked.found(call.session)
+    result = CommentsOut(items=comments.list_comments(call, case))
+    note_exposure(call.context.database, call.session, call.principal, case.id)
+    return result

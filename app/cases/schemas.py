@@ -2,12 +2,13 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from app.database.tables.values import Arm, Partition, RequestState, Round
-from app.http.models import Line, PredictionOut, RequestModel, ResponseModel
+from app.database.tables.values import Arm, OutcomeRule, Partition, RequestState, Round
+from app.http.models import Line, Paragraph, PredictionOut, RequestModel, ResponseModel
+from ml.messages import Message
 
 
 def _json_object(value: Any) -> Any:
@@ -28,6 +29,19 @@ class CaseIn(RequestModel):
     metadata: Annotated[dict[Line, Line], BeforeValidator(_json_object), Field(max_length=20, default_factory=dict)]
 
 
+class OutcomeOut(ResponseModel):
+    """What a cell was settled as."""
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    code: Annotated[str | None, Field(alias="class")]
+    split: bool
+    rule: OutcomeRule | None
+    by: str | None
+    at: datetime
+    reason: str | None
+
+
 class CaseOut(ResponseModel):
     """A cell with its prediction."""
 
@@ -44,6 +58,7 @@ class CaseOut(ResponseModel):
     n_labels: int
     prediction: PredictionOut | None
     has_field: bool = False
+    outcome: OutcomeOut | None = None
 
 
 class CasesOut(ResponseModel):
@@ -90,3 +105,40 @@ class WorklistOut(ResponseModel):
 
     items: list[WorkOut]
     next_cursor: str | None
+
+
+#: A place on an image: a share of its width or height.
+_Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class CommentIn(RequestModel):
+    """A comment on a cell, with a place on its image or without."""
+
+    text: Annotated[Paragraph, Field(min_length=1, pattern=r"\S")]
+    x: _Share = None
+    y: _Share = None
+
+    @model_validator(mode="after")
+    def _whole_place(self) -> Self:
+        """A place has both shares."""
+        if (self.x is None) != (self.y is None):
+            raise ValueError(Message("a place on the image needs both x and y"))
+        return self
+
+
+class CommentOut(ResponseModel):
+    """A comment on a cell."""
+
+    id: str
+    case_id: str
+    author: str
+    text: str
+    x: float | None
+    y: float | None
+    created_at: datetime
+
+
+class CommentsOut(ResponseModel):
+    """Comments on a cell."""
+
+    items: list[CommentOut]

@@ -19,7 +19,6 @@ from app.cases.blindness import (
     blind_opinions,
     case_handle,
     ensure_revealed,
-    exposed_case_ids,
     exposures_of,
     has_committed,
     hidden_after_commit,
@@ -32,6 +31,7 @@ from app.cases.blindness import (
     was_exposed,
     was_exposed_to,
 )
+from app.cases.comments import add_comment, list_comments
 from app.cases.correction_window import (
     CORRECTION_TIME,
     advance_other_windows,
@@ -44,6 +44,7 @@ from app.cases.correction_window import (
 )
 from app.cases.gallery import (
     MOST_TILES,
+    SPLIT,
     GalleryIndexOut,
     TileOut,
     TilesOut,
@@ -68,6 +69,8 @@ from app.cases.presenters import (
     OodAssessment,
     cases_out,
     image_response,
+    outcome_columns,
+    outcome_out,
     prediction_out,
     show_case,
     stored_prediction_out,
@@ -78,12 +81,17 @@ from app.cases.queries import (
     CaseFilter,
     CaseSort,
     CaseState,
+    Changes,
     NamedLabel,
+    NamedOutcome,
+    case_by_external_id,
     case_by_id,
     case_named,
     cases_with_images,
     cases_with_pixels,
     count_cases,
+    count_changes,
+    count_overdue,
     decode_cursor,
     decode_need_cursor,
     draw_random_unit,
@@ -96,6 +104,7 @@ from app.cases.queries import (
     images_in_use,
     is_empty,
     is_held_back,
+    label_histories,
     label_history,
     labels_of_case,
     latest_prediction,
@@ -104,13 +113,24 @@ from app.cases.queries import (
     neighbours_of,
     newest_label_at,
     predictions_of,
+    read_outcomes,
     requests_of,
     same_images,
     sorted_case_ids,
     stored_image_names,
     wants_repeats,
 )
-from app.cases.schemas import CaseIn, CaseOut, CasesOut, PredictionsOut, RequestOut, WorklistOut, WorkOut
+from app.cases.schemas import (
+    CaseIn,
+    CaseOut,
+    CasesOut,
+    CommentIn,
+    OutcomeOut,
+    PredictionsOut,
+    RequestOut,
+    WorklistOut,
+    WorkOut,
+)
 from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
 from app.database.tables import ReadRequest

@@ -37,7 +37,7 @@ def progress_bar(what: str, total: int | None) -> Iterator[ProgressBar]:
 
 
 #: Accounts of the demo and their roles.
-PEOPLE = {"admin": "admin", "viewer": "viewer", "annotator-1": "annotator", "annotator-2": "annotator"}
+PEOPLE = {"admin": "admin", "viewer": "viewer", **{f"annotator-{n}": "annotator" for n in (1, 2, 3)}}
 #: Account that uploads.
 ROBOT = "demo"
 
@@ -76,6 +76,7 @@ PURPOSES = {
     "viewer": "looks at all of it and changes nothing",
     "annotator-1": "reads cells",
     "annotator-2": "reads cells too, so that two can differ",
+    "annotator-3": "reads the cells on which the two differ",
 }
 
 

@@ -1,12 +1,14 @@
-"""Labels of cells in the gallery, where predictions are visible: never blind, many at once, and taken back."""
+"""Labels and outcomes of cells in the gallery, where predictions are visible: never blind, many at once, taken back."""
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import annotator_of_account, read_own_annotator
+from app.cases.service import read_outcomes
 from app.context import ServiceContext
 from app.database.tables import Annotator, Case, CountedLabel, Label, time_of
 from app.http.errors import NotFound
@@ -15,6 +17,7 @@ from app.http.principal import Principal
 from app.labels.leases import LabelSuperseded
 from app.labels.schemas import OwnLabelIn
 from app.labels.submission import next_chain_position, record_label_event, require_classes, store_label
+from app.outcomes import service as outcome_service
 from app.releases.service import reading_classes
 
 _GIVEN, _TAKEN_BACK = "given in the gallery", "taken back in the gallery"
@@ -30,22 +33,26 @@ class GalleryChangeOut(ResponseModel):
 def label_in_gallery(
     session: Session, context: ServiceContext, principal: Principal, case_ids: Collection[uuid.UUID], code: str
 ) -> GalleryChangeOut:
-    """Give cells a class under the caller's name; those to which they last gave it here stay as they are."""
+    """Give cells a class under the caller's name, as their outcome; those that have both already stay as they are."""
     # No conclusion is drawn: a label that is not blind enters no posterior, and answers no request.
     body = OwnLabelIn(label=code)
     require_classes([info.code for info in reading_classes(session)], body)
     annotator = read_own_annotator(session, principal)
     chains = _lock_chains(session, annotator, case_ids)
+    settled = {case_id: row.outcome.class_code for case_id, row in read_outcomes(session, case_ids).items()}
+    given = {case for case, chain in chains.items() if chain and not chain[-1].blind and chain[-1].class_code == code}
     changed = {
-        case: chain for case, chain in chains.items() if not chain or chain[-1].blind or chain[-1].class_code != code
+        case: (chain, code) for case, chain in chains.items() if case not in given or settled.get(case.id) != code
     }
-    return _store(session, context, principal, annotator, {case: (chain, code) for case, chain in changed.items()})
+    at, keys = time_of(session), context.keys.audit
+    outcome_service.settle_in_gallery(session, keys, principal, changed, code, _GIVEN, at)
+    return _store(session, context, principal, annotator, changed, at)
 
 
 def undo_in_gallery(
     session: Session, context: ServiceContext, principal: Principal, first_id: uuid.UUID
 ) -> GalleryChangeOut:
-    """Take back the labels that the caller gave together with one: each cell has again what they called it before."""
+    """Take back what the caller gave together with a label: each cell has again its label and outcome of before."""
     # By a retraction where they had not labelled it, else by the class of before: a retraction would take a blind
     # label of theirs away too.
     annotator = annotator_of_account(session, principal.account_id)
@@ -63,13 +70,14 @@ def undo_in_gallery(
     }
     if not before:
         raise LabelSuperseded("these labels have been changed since; give the cells another class")
-    return _store(session, context, principal, annotator, before)
+    keys = context.keys.audit
+    outcome_service.undo_in_gallery(session, keys, principal, before, _TAKEN_BACK, first.created_at)
+    return _store(session, context, principal, annotator, before, time_of(session))
 
 
 def _lock_chains(session: Session, annotator: Annotator, case_ids: Collection[uuid.UUID]) -> dict[Case, list[Label]]:
     """Cases, locked in their order, with the labels that an annotator gave to each."""
-    wanted = select(Case).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
-    cases = {case.id: case for case in session.execute(wanted.with_for_update()).scalars()}
+    cases = {case.id: case for case in outcome_service.lock_cells(session, case_ids)}
     if len(cases) < len(set(case_ids)):
         raise NotFound("there is no such cell")
     chains: dict[Case, list[Label]] = {case: [] for case in cases.values()}
@@ -84,10 +92,11 @@ def _store(
     context: ServiceContext,
     principal: Principal,
     annotator: Annotator,
-    classes: dict[Case, tuple[list[Label], str | None]],
+    classes: Mapping[Case, tuple[list[Label], str | None]],
+    at: datetime,
 ) -> GalleryChangeOut:
     """Continue chains by a class, or a retraction for None, all at the same moment: by it they are found again."""
-    first, at = None, time_of(session)
+    first = None
     for case, (chain, code) in classes.items():
         before = chain[-1] if chain else None
         label = store_label(

@@ -212,11 +212,12 @@ def adjudicate_if_undecided(
     *,
     unsettled: bool,
 ) -> None:
-    """Ask for another annotator where all reads are in, finally, and leave the leading class open."""
+    """Ask for another annotator where all reads are in, finally, and leave the leading class of an open case open."""
     case, policy, requests = at_hand.case, at_hand.policy, labelled.requests
     waiting = any(request.state in {"open", "leased"} for request in requests)
     closed = requests and not waiting and not unsettled
-    if closed and triage_service.needs_adjudication(posterior.distribution, posterior.n_labels, policy):
+    undecided = closed and triage_service.needs_adjudication(posterior.distribution, posterior.n_labels, policy)
+    if undecided and not cases.read_outcomes(session, [case.id]):
         ordinal = requests[-1].ordinal + 1
         adjudication = triage_service.new_request(
             case, policy, posterior.release_id, "adjudication", ordinal, time_of(session)
@@ -285,7 +286,7 @@ def _reassign_batch(context: ServiceContext) -> int:
         if session.execute(select(ReaderDraw.id).limit(1)).first() is None:
             return 0
     with context.database.write() as session:
-        reading = [annotator.id for annotator in triage_service.list_eligible_annotators(session)]
+        reading = [annotator.id for annotator in triage_service.list_eligible_annotators(session, guests=True)]
         conditions = (ReadRequest.state == "open", ReadRequest.annotator_id.is_not(None))
         same = (Read.case_id == ReadRequest.case_id, Read.annotator_id == ReadRequest.annotator_id)
         declined = exists().where(*same, Read.state == "declined")

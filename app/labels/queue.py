@@ -30,6 +30,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     SHOWN_KINDS,
+    Account,
     Annotator,
     Case,
     CaseTwin,
@@ -113,12 +114,11 @@ def _asked_first(requests: Iterable[WaitingRequest], annotator_id: uuid.UUID) ->
 
 
 def _is_offered() -> ColumnElement[bool]:
-    """Condition on a request: the annotator may take it, as assigned, unassigned or long overdue."""
-    return or_(
-        ReadRequest.annotator_id.is_(None),
-        ReadRequest.annotator_id == bindparam("annotator_id"),
-        ReadRequest.due_at < bindparam("asked_until"),
-    )
+    """Condition on a request: the annotator may take it, as assigned, unassigned or long overdue; guests the first."""
+    me: BindParameter[uuid.UUID] = bindparam("annotator_id")
+    guest = exists(Annotator.id).where(Annotator.id == me, Account.id == Annotator.account_id, Account.guest.is_(True))
+    others = or_(ReadRequest.annotator_id.is_(None), ReadRequest.due_at < bindparam("asked_until"))
+    return or_(ReadRequest.annotator_id == me, and_(others, ~guest))
 
 
 def _open_requests() -> Select[Any]:

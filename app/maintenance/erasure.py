@@ -15,6 +15,7 @@ from app.database.tables import (
     AuditEvent,
     Case,
     CaseTwin,
+    Comment,
     Erasure,
     IdempotencyRecord,
     ImportRow,
@@ -32,7 +33,8 @@ from app.metrics.service import discard_all_snapshots
 
 #: Tables whose rows are deleted or changed when a patient is erased.
 ERASED_FROM = tuple(
-    table.__tablename__ for table in (Case, CaseTwin, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, Remark)
+    table.__tablename__
+    for table in (Case, CaseTwin, Comment, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, Remark)
 )
 _OWNED = (
     "SELECT count(*) = 0 FROM pg_class WHERE relname = ANY(:tables) AND relnamespace = current_schema()::regnamespace "
@@ -119,8 +121,8 @@ class ErasureReport:
     def lines(self) -> list[str]:
         """The report for people."""
         lines = [
-            f"{self.cases} cases are tombstones now; their keys, {self.images} images, {self.remarks} notes, "
-            f"{self.import_rows} rows of imports and {self.answers} remembered answers are erased",
+            f"{self.cases} cases are tombstones now; their keys, {self.images} images, {self.remarks} notes and "
+            f"comments, {self.import_rows} rows of imports and {self.answers} remembered answers are erased",
             f"{self.archives} archives of failed or cancelled imports and {self.snapshots} snapshots are removed",
         ]
         if self.shared:

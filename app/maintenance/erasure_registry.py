@@ -27,6 +27,7 @@ from app.database.idempotency import delete_case_answers
 from app.database.tables import (
     Case,
     CaseTwin,
+    Comment,
     Erasure,
     ImportRow,
     NetworkOutput,
@@ -268,7 +269,11 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
     """Delete what other tables say about the images of these cases, and close what is still asked for."""
     session.execute(delete(NetworkOutput).where(NetworkOutput.case_id.in_(ids)))
-    remarks = session.execute(delete(Remark).where(Remark.case_id.in_(ids)).returning(Remark.id)).all()
+    remarks = [
+        row_id
+        for table in (Remark, Comment)
+        for row_id in session.execute(delete(table).where(table.case_id.in_(ids)).returning(table.id)).scalars()
+    ]
     session.execute(delete(CaseTwin).where(or_(CaseTwin.case_id.in_(ids), CaseTwin.twin_id.in_(ids))))
     withdraw_repeats(session, ids)
     open_request = (ReadRequest.case_id.in_(ids), ReadRequest.state.in_(("open", "leased")))

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.events import read_event_reasons
 from app.audit.proof import write_proof
+from app.cases.service import NamedOutcome, outcome_columns, outcome_out, read_outcomes
 from app.context import ServiceContext
 from app.database.tables import AuditEvent
 from app.metrics import service as metric_service
@@ -21,6 +22,8 @@ from ml.tables.evaluate import TRAINED_ON
 from ml.tables.reading import Column, write_table
 from ml.util.splits import stratified_partitions
 
+# cases whose outcomes are read in one statement
+_TOGETHER = 1000
 #: Kinds of tables.
 Kind = Literal["csv", "parquet"]
 
@@ -83,6 +86,7 @@ def _write_export_files(
     )
     has_training_data = "training" in existing_release(session, release_id).card
     further_columns = _make_prediction_columns(cohort, known=has_training_data)
+    further_columns |= _make_outcome_columns(session, cohort.columns.ids())
     write_table(data.predictions | further_columns, out / f"predictions.{kind}")
     classes = named_release_classes(session, release_id)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
@@ -128,6 +132,16 @@ def _make_prediction_columns(cohort: metric_service.Cohort, *, known: bool) -> d
     answers = ["yes" if trained else "no" if known else "unknown" for trained in cohort.columns.trained_on]
     flags = cohort.columns.out_of_distribution
     return {"out_of_distribution": np.ma.masked_array(flags > 0, flags < 0), TRAINED_ON: answers}
+
+
+def _make_outcome_columns(session: Session, case_ids: list[uuid.UUID]) -> dict[str, Column]:
+    """What each case was settled as, and by whom; empty if it was not."""
+    settled: dict[uuid.UUID, NamedOutcome] = {}
+    for start in range(0, len(case_ids), _TOGETHER):
+        settled |= read_outcomes(session, case_ids[start : start + _TOGETHER])
+    shown = {case_id: outcome_columns(outcome_out(row)) for case_id, row in settled.items()}
+    columns = [shown.get(case_id, ("", "")) for case_id in case_ids]
+    return {"outcome": [outcome for outcome, _ in columns], "outcome_by": [by for _, by in columns]}
 
 
 def _audit_table(session: Session) -> dict[str, list[Any]]:

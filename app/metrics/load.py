@@ -14,7 +14,7 @@ from app.metrics.cohort import cluster_name
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.queries import LabelRow, blind_labels, match_any_id
 from app.predictions.service import stored_predictions
-from ml.distributions.decisions import consensus_probs
+from ml.distributions.decisions import consensus_probs, expected_gain
 from ml.distributions.families import has_concentration
 from ml.metrics.posterior_gain import posterior_gain_terms
 from ml.util.arrays import FloatArray
@@ -56,6 +56,17 @@ def load_dataset_block(
     if not rows:
         return EvaluationDataset.empty(classes, 0)
     return _build_block(session, classes, rows, _match_id_range(rows[0].id, rows[-1].id))
+
+
+def load_expected_gains(session: Session, release_id: uuid.UUID, case_ids: list[uuid.UUID]) -> FloatArray:
+    """Expected gain of one label (N,) of each case; NaN without a concentration."""
+    gains, row_of = np.full(len(case_ids), np.nan), {case_id: row for row, case_id in enumerate(case_ids)}
+    for start in range(0, len(case_ids), BLOCK):
+        inside = match_any_id(session, Case.id, case_ids[start : start + BLOCK])
+        rows = list(session.execute(_predictions_query(release_id).where(inside)))
+        if has_concentration(predicted := stored_predictions(rows)):
+            gains[[row_of[row.id] for row in rows]] = expected_gain(predicted)
+    return gains
 
 
 def _predictions_query(release_id: uuid.UUID) -> Select[*tuple[Any, ...]]:

@@ -1,17 +1,18 @@
 """Database queries of evaluations: labels that may judge or fit, and case names."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, and_, exists, func, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.cases.service import is_provisional
 from app.database.tables import Annotator, Case, CountedLabel, ReadRequest
-from app.metrics.cohort import cluster_name
+from app.metrics.cohort import Cohort, cluster_name
 
 # identifiers in one IN (…); SQLite takes 32,766 variables
 _CHUNK = 10_000
@@ -82,6 +83,16 @@ def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, .
 def label_rows(session: Session, wanted: Select[*tuple[Any, ...]], case_ids: list[uuid.UUID] | None) -> list[LabelRow]:
     """Rows of ``blind_labels`` of some cases, or of all."""
     return [LabelRow(*row) for row in _in_chunks(session, wanted, CountedLabel.case_id, case_ids)]
+
+
+def used_by(cohort: Cohort) -> Callable[[LabelRow], bool]:
+    """Whether estimates of a cohort use a label: weighted, those of a case of order 2, else a first read's answer."""
+    first, second, ids = cohort.weight, cohort.weight2, cohort.columns.ids()
+    if first is None or second is None:
+        every = set(ids)
+        return lambda label: label.case_id in every
+    one, two = ({ids[row] for row in np.flatnonzero(weight > 0)} for weight in (first, second))
+    return lambda label: label.case_id in two or (label.case_id in one and label.ordinal == 1 and not label.outside)
 
 
 def _in_chunks(

@@ -193,6 +193,30 @@ class MetricsBody(EvaluationDocument):
     answer_sets: PublishedSets | None = None
 
 
+LeftOutReason = Literal[
+    "not-blinded",
+    "adjudication",
+    "late",
+    "correctable",
+    "withdrawn",
+    "no-prediction",
+    "trained-on",
+    "partition",
+    "other-cells",
+    "other-class",
+    "open",
+    "outside",
+    "unanswered",
+]
+
+
+class LeftOutOut(ResponseModel):
+    """Labels that no estimate uses, for one reason."""
+
+    reason: LeftOutReason
+    n_labels: int
+
+
 class MetricsOut(MetricsBody, MetricsHead):
     """The document of ``secondread evaluate``, with its cells and weights."""
 
@@ -200,13 +224,13 @@ class MetricsOut(MetricsBody, MetricsHead):
 class DesignOut(ResponseModel):
     """A design of second reads: its cost (share of the cases), its catch (of disagreements) and what it tells.
 
-    ``width`` is the length of the 95% interval of EL and of L_D.
+    ``width`` is the length of the 95% interval of EL and of L_D; null if it cannot be computed.
     """
 
     design: Sentence
     share: float
     catch: float
-    width: dict[str, float]
+    width: dict[str, float | None]
 
 
 class ComparedOut(ResponseModel):

@@ -161,7 +161,8 @@ def simulate_designs(cohort: Cohort, floor: float) -> list[DesignOut]:
             design=name,
             share=float(pi.mean()),
             catch=disagreements_caught(pi[sample.rows], observed, sample),
-            width={loss: interval_length(pi[sample.rows], terms, sample, len(pi)) for loss, terms in losses.items()},
+            # the estimated variance of few patients can be below zero
+            width={k: interval_length(pi[sample.rows], terms, sample, len(pi)) or None for k, terms in losses.items()},
         )
         for name, pi in _design_probabilities(data.pi, data.disagreement_probs, floor).items()
     ]

@@ -33,9 +33,10 @@ from app.metrics.cohort import (
 )
 from app.metrics.dataset import EvaluationDataset
 from app.metrics.drift import measure_drift
-from app.metrics.load import load_dataset
+from app.metrics.left_out import count_left_out_labels
+from app.metrics.load import load_dataset, load_expected_gains
 from app.metrics.published import read_published_estimates
-from app.metrics.queries import LabelRow, blind_labels, case_names, label_rows, stored_images
+from app.metrics.queries import LabelRow, blind_labels, case_names, label_rows, stored_images, used_by
 from app.metrics.schemas import (
     AgreementOut,
     AnnotatorAgreementOut,
@@ -48,6 +49,7 @@ from app.metrics.schemas import (
     EvaluationsOut,
     FrozenDocument,
     GroupOut,
+    LeftOutOut,
     MetricsBody,
     MetricsHead,
     MetricsOut,
@@ -132,7 +134,8 @@ def cohort_tables(session: Session, cohort: Cohort, *, identified: bool = True) 
     """Tables of a cohort; evaluating them gives the document of the API to the last digit."""
     data, ids = cohort.columns, cohort.columns.ids()
     names = _read_case_names(session, ids) if identified else _anonymous_case_names(session, cohort, ids)
-    labels = _label_columns(ids, names, _used_labels(session, cohort, ids))
+    used = list(filter(used_by(cohort), label_rows(session, blind_labels(), ids)))
+    labels = _label_columns(ids, names, used)
     first, second = _order_weights(cohort)
     predictions: dict[str, Column] = {"case_id": names.case}
     predictions |= {f"prob:{code}": data.class_probs[:, k] for k, code in enumerate(data.classes)}
@@ -146,20 +149,6 @@ def cohort_label_columns(session: Session, cohort: Cohort) -> LabelColumns:
     labelled = cohort.take(cohort.columns.n_labels > 0)
     ids = sorted(labelled.columns.ids())
     return _label_columns(ids, _read_case_names(session, ids), label_rows(session, blind_labels(), ids))
-
-
-def _used_labels(session: Session, cohort: Cohort, ids: list[uuid.UUID]) -> list[LabelRow]:
-    """Labels that the estimates use: weighted, all of a case that order 2 uses, else the answer to its first read."""
-    labels = label_rows(session, blind_labels(), ids)
-    first, second = cohort.weight, cohort.weight2
-    if first is None or second is None:
-        return labels
-    one, two = ({ids[row] for row in np.flatnonzero(weight > 0)} for weight in (first, second))
-    return [
-        label
-        for label in labels
-        if label.case_id in two or (label.case_id in one and label.ordinal == 1 and not label.outside)
-    ]
 
 
 @dataclass(frozen=True)
@@ -230,13 +219,14 @@ def load_cohort(session: Session, question: CohortQuery) -> tuple[uuid.UUID, Coh
 
 
 class JudgedCohort(NamedTuple):
-    """A release, the cases that judge it, how many others it was trained on, its alarms as champion, and its sets."""
+    """A release, the cases that judge it, how many others it was trained on, its alarms and sets, and all its cases."""
 
     release_id: uuid.UUID
     cohort: Cohort
     trained_on: TrainedOnOut
     monitors: list[ScoreMonitorOut]
     sets: PublishedSets | None
+    predicted: EvaluationDataset
 
 
 def load_judged_cohort(
@@ -259,7 +249,8 @@ def _judge_cohort(
     judged, time = exclude_training_cases(columns), context.clock()
     cohort = build_cohort(judged, question, time.timestamp())
     sets = read_published_sets(session, [release_id]).get(release_id)
-    return JudgedCohort(release_id, cohort, trained_on, _champion_monitors(session, release_id, judged, time), sets)
+    monitors = _champion_monitors(session, release_id, judged, time)
+    return JudgedCohort(release_id, cohort, trained_on, monitors, sets, columns)
 
 
 def build_metrics_body(

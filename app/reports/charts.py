@@ -1,22 +1,26 @@
 """Charts of the report, and its annex for studies with several readers and many cases (MRMC)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from itertools import pairwise
+from itertools import accumulate, dropwhile, pairwise
 from typing import NamedTuple
 
 from markupsafe import Markup
-from sqlalchemy.orm import Session
 
 from app.http.languages import gettext, gettext_noop, localize_decimal
 from app.http.models import MetricOut
 from app.metrics.service import AgreementOut, AnnotatorAgreementOut, BinOut, EvaluationIn, MetricsBody, ScoreMonitorOut
 from app.reports.report import COLOURS, STYLE, headline_metrics, load_report_templates
-from app.reports.schemas import ReportBody, ReportParts, TrendOut, WeekOut, WhatIfOut
-from app.reports.sentences import ReportSentence, format_percent, format_share_interval, write_report_sentences
+from app.reports.schemas import ReportBody, SecondReadsOut, TrendOut, WeekOut, WhatIfOut
+from app.reports.sentences import (
+    ReportSentence,
+    format_ends,
+    format_percent,
+    format_share_interval,
+    write_report_sentences,
+)
 from app.reports.targets import TargetsOut
-from app.triage.service import current_policy
 from ml.messages import Message
 from ml.util.number_format import count
 
@@ -111,7 +115,6 @@ class PlotMark:
     high: float | None
     title: str
     said: bool = False
-    single: bool = False
 
 
 class PlotBar(NamedTuple):
@@ -141,6 +144,11 @@ class ReportPlot:
     #: a line from top to bottom with what it means
     rule: AxisTick | None = None
 
+    @property
+    def is_worth_drawing(self) -> bool:
+        """Whether there are enough points."""
+        return len({mark.x for mark in self.marks}) + len({bar.x for bar in self.bars}) // 2 >= LEAST_POINTS
+
 
 #: Short names of months.
 _MONTHS = (
@@ -161,41 +169,55 @@ _MONTHS = (
         gettext_noop("Dec"),
     ),
 )
-_QUARTERS = (0, 25, 50, 75, 100)
+#: Cells that a point stands for at least, and points that make a chart; with fewer the table is enough.
+LEAST_CELLS, LEAST_POINTS = 5, 3
+#: Ends of an axis of shares, with the number of its steps.
+_TOPS = {0.1: 5, 0.2: 4, 0.3: 3, 0.4: 4, 0.6: 3, 0.8: 4, 1.0: 4}
 
 
-def _from_left() -> list[AxisTick]:
-    return [AxisTick(at, format_percent(at / 100)) for at in _QUARTERS]
+def _axis_top(values: Iterable[float]) -> float:
+    """The first end of an axis that all values are below.
+
+    >>> _axis_top([0.28, 0.02]), _axis_top([])
+    (0.3, 0.1)
+    """
+    largest = max(values, default=0.0)
+    return next((top for top in _TOPS if largest <= top), 1.0)
 
 
-def _from_below() -> list[AxisTick]:
-    return [AxisTick(100 - at, format_percent(at / 100)) for at in _QUARTERS]
+def _share_ticks(top: float, *, down: bool) -> list[AxisTick]:
+    places = [(100 * step / _TOPS[top], format_percent(top * step / _TOPS[top])) for step in range(_TOPS[top] + 1)]
+    return [AxisTick(100 - at if down else at, text) for at, text in places]
 
 
 def draw_reliability(bins: Sequence[BinOut], what: str) -> ReportPlot:
-    """Observed shares against predicted ones."""
-    filled = [row for row in bins if row.n and row.mean_prob is not None and row.mean_freq is not None]
+    """Observed shares against predicted ones, on axes as long as the points need."""
+    points = [
+        (row, row.mean_prob, row.mean_freq)
+        for row in bins
+        if row.n >= LEAST_CELLS and row.mean_prob is not None and row.mean_freq is not None
+    ]
+    top = _axis_top(value for _, *pair in points for value in pair)
     marks = [
         PlotMark(
-            x=100 * (row.mean_prob or 0.0),
-            y=_percent_from_top(row.mean_freq),
-            low=None if row.freq_low is None else _percent_from_top(row.freq_low),
-            high=None if row.freq_high is None else _percent_from_top(row.freq_high),
+            x=100 * said / top,
+            y=_percent_from_top(seen, top),
+            low=None if row.freq_low is None else _percent_from_top(row.freq_low, top),
+            high=None if row.freq_high is None else _percent_from_top(row.freq_high, top),
             title=gettext(
                 "predicted %(said)s, observed %(seen)s, n = %(n)s",
-                said=format_percent(row.mean_prob),
-                seen=format_percent(row.mean_freq),
+                said=format_percent(said),
+                seen=format_percent(seen) + format_ends(row.freq_low, row.freq_high),
                 n=localize_decimal(f"{row.n:,}"),
             ),
-            single=row.n == 1,
         )
-        for row in filled
+        for row, said, seen in points
     ]
     return ReportPlot(
         x_title=gettext("predicted disagreement") if what == "disagreement" else gettext("predicted probability"),
         y_title=gettext("observed disagreement") if what == "disagreement" else gettext("observed probability"),
-        x_ticks=_from_left(),
-        y_ticks=_from_below(),
+        x_ticks=_share_ticks(top, down=False),
+        y_ticks=_share_ticks(top, down=True),
         marks=marks,
         segments=connect_neighbours(marks),
         diagonal=True,
@@ -203,21 +225,17 @@ def draw_reliability(bins: Sequence[BinOut], what: str) -> ReportPlot:
 
 
 def connect_neighbours(marks: Sequence[PlotMark]) -> list[LineSegment]:
-    """Lines between neighbours that are both of more than one case."""
-    pairs = pairwise(marks)
-    return [LineSegment(one.x, one.y, two.x, two.y) for one, two in pairs if not one.single and not two.single]
+    """Lines between neighbours."""
+    return [LineSegment(one.x, one.y, two.x, two.y) for one, two in pairwise(marks)]
 
 
-def _percent_from_top(value: float | None) -> float:
-    """Distance from the top in per cent; values beyond 0 and 1 leave the frame."""
-    return 100 * (1 - (value or 0.0))
+def _percent_from_top(value: float | None, top: float = 1.0) -> float:
+    """Distance from the top in per cent; values beyond the end of the axis are at its end."""
+    return 100 * (1 - min(value or 0.0, top) / top)
 
 
-def draw_operating_curve(rows: Sequence[WhatIfOut], now: float | None) -> ReportPlot:
-    """Disagreements caught against the share of cases read twice, with what is read twice today."""
-    rows_with_interval = [row for row in rows if row.caught.low is not None and row.caught.high is not None]
-    upper = [f"{100 * row.share:.2f},{_percent_from_top(row.caught.high):.2f}" for row in rows_with_interval]
-    lower = [f"{100 * row.share:.2f},{_percent_from_top(row.caught.low):.2f}" for row in reversed(rows_with_interval)]
+def draw_operating_curve(rows: Sequence[WhatIfOut], today: SecondReadsOut | None) -> ReportPlot:
+    """Disagreements caught against the share of cases read twice, with what the policy in force reads twice."""
     marks = [
         PlotMark(
             x=100 * row.share,
@@ -233,21 +251,47 @@ def draw_operating_curve(rows: Sequence[WhatIfOut], now: float | None) -> Report
         for row in rows
     ]
     start, end = ([PlotMark(at, 100.0 - at, None, None, "")] if marks else [] for at in (0.0, 100.0))
+    at_present, rule = _mark_today(today) if marks else ([], None)
+    path = sorted([*start, *marks, *at_present, *end], key=lambda mark: mark.x)
+    if any(after.y > before.y for before, after in pairwise(path)):  # of graded reads it is off the curve
+        path = [*start, *marks, *end]
     return ReportPlot(
         x_title=gettext("cells read twice"),
         y_title=gettext("disagreements caught"),
-        x_ticks=_from_left(),
-        y_ticks=_from_below(),
-        marks=marks,
-        segments=connect_neighbours([*start, *marks, *end]),
-        band=" ".join(["0,100", *upper, "100,0", *lower]) if rows_with_interval else "",
+        x_ticks=_share_ticks(1.0, down=False),
+        y_ticks=_share_ticks(1.0, down=True),
+        marks=[*marks, *at_present],
+        segments=connect_neighbours(path),
+        band=_rising_band(rows),
         diagonal=True,
-        rule=None if now is None else AxisTick(100 * now, gettext("today %(share)s", share=format_percent(now))),
+        rule=rule,
     )
 
 
+def _mark_today(today: SecondReadsOut | None) -> tuple[list[PlotMark], AxisTick | None]:
+    if today is None or today.share is None or today.caught is None:
+        return [], None
+    words = {"share": format_percent(today.share)}
+    caught = format_percent(today.caught.value) + format_share_interval(today.caught)
+    title = gettext("today %(share)s read twice: %(caught)s caught", caught=caught, **words)
+    mark = PlotMark(100 * today.share, _percent_from_top(today.caught.value), None, None, title, said=True)
+    return [mark], AxisTick(100 * today.share, gettext("today %(share)s", **words))
+
+
+def _rising_band(rows: Sequence[WhatIfOut]) -> str:
+    """Corners of the band; what more reads catch is at least what fewer do, so neither end ever falls."""
+    ends = [(row.share, row.caught.low, row.caught.high) for row in rows]
+    shares = [share for share, low, high in ends if low is not None and high is not None]
+    lows = accumulate((low for _, low, high in ends if low is not None and high is not None), max)
+    highs = list(accumulate((high for _, low, high in reversed(ends) if low is not None and high is not None), min))
+    upper = [f"{100 * x:.2f},{_percent_from_top(y):.2f}" for x, y in zip(shares, reversed(highs), strict=True)]
+    lower = [f"{100 * x:.2f},{_percent_from_top(y):.2f}" for x, y in zip(shares, lows, strict=True)]
+    return " ".join(["0,100", *upper, "100,0", *reversed(lower)]) if len(shares) >= LEAST_POINTS else ""
+
+
 def draw_weekly_workload(weeks: Sequence[WeekOut]) -> ReportPlot:
-    """Cases received and reads given, week by week."""
+    """Cases received and reads given, week by week, since the first week with any."""
+    weeks = list(dropwhile(lambda row: not (row.received or row.answered), weeks))
     top = _round_up(max((max(row.received, row.answered) for row in weeks), default=0))
     step = 100 / max(len(weeks), 1)
     bars = []
@@ -292,6 +336,12 @@ def draw_disagreement_trend(rows: Sequence[TrendOut], title: str, *, in_time: bo
     """Draw predicted (diamonds) and observed (circles) disagreement, group by group."""
     step = 100 / max(len(rows), 1)
     predicted_marks, observed_marks = [], []
+    top = _axis_top(
+        share
+        for row in rows
+        if row.said is not None and row.differed is not None
+        for share in (row.said, row.differed.value or 0.0)
+    )
     for place, row in enumerate(rows):
         x, name = (place + 0.5) * step, row.group or gettext("not recorded")
         if row.said is None or row.differed is None:
@@ -299,18 +349,18 @@ def draw_disagreement_trend(rows: Sequence[TrendOut], title: str, *, in_time: bo
         predicted_marks.append(
             PlotMark(
                 x,
-                _percent_from_top(row.said),
+                _percent_from_top(row.said, top),
                 None,
                 None,
                 gettext("%(name)s: predicted %(share)s", name=name, share=format_percent(row.said)),
                 said=True,
             )
         )
-        single = row.differed.n < 2
-        low, high = (None if end is None else _percent_from_top(end) for end in (row.differed.low, row.differed.high))
+        ends = (row.differed.low, row.differed.high)
+        low, high = (None if end is None else _percent_from_top(end, top) for end in ends)
         share = format_percent(row.differed.value) + format_share_interval(row.differed)
         text = gettext("%(name)s: %(share)s disagreed", name=name, share=share)
-        observed_marks.append(PlotMark(x, _percent_from_top(row.differed.value), low, high, text, single=single))
+        observed_marks.append(PlotMark(x, _percent_from_top(row.differed.value, top), low, high, text))
     ticks = [
         AxisTick((place + 0.5) * step, _shorten_name(row.group or gettext("not recorded")))
         for place, row in enumerate(rows)
@@ -318,7 +368,12 @@ def draw_disagreement_trend(rows: Sequence[TrendOut], title: str, *, in_time: bo
     lines = connect_neighbours(observed_marks) if in_time else []
     marks = [*predicted_marks, *observed_marks]
     return ReportPlot(
-        title, gettext("annotators in disagreement"), ticks[:: 1 + len(ticks) // 7], _from_below(), marks, lines
+        title,
+        gettext("annotators in disagreement"),
+        ticks[:: 1 + len(ticks) // 7],
+        _share_ticks(top, down=True),
+        marks,
+        lines,
     )
 
 
@@ -386,13 +441,13 @@ class DrawnReport:
         return [text for text in document.warnings if text not in alarms]
 
 
-def draw_report(body: ReportBody, targets: TargetsOut, now: float | None, names: Mapping[str, str]) -> DrawnReport:
+def draw_report(body: ReportBody, targets: TargetsOut, names: Mapping[str, str]) -> DrawnReport:
     """A report with its sentences and plots."""
     document = body.document
     plots = {
         "disagreement": draw_reliability(document.disagreement_bins, "disagreement"),
         "classes": draw_reliability(document.class_bins, "probability"),
-        "triage": draw_operating_curve(body.what_if, now),
+        "triage": draw_operating_curve(body.what_if, body.findings.second_reads),
         "weeks": draw_weekly_workload(body.workload.weeks),
         "sites": draw_disagreement_trend(body.by_site, gettext("site"), in_time=False),
         "months": draw_disagreement_trend(body.by_month, gettext("month"), in_time=True),
@@ -407,15 +462,6 @@ def draw_report(body: ReportBody, targets: TargetsOut, now: float | None, names:
         classes=classes,
         names=names,
     )
-
-
-def current_second_read_share(session: Session, parts: ReportParts) -> float | None:
-    """Share of the cases that today's policy reads twice for their disagreement, None without a case."""
-    # Of a threshold of the disagreement probability by the cases of the report; of other rules as they were planned.
-    policy = current_policy(session)
-    if policy.rule == "disagreement" and policy.threshold is not None and parts.quantiles:
-        return sum(value > policy.threshold for value in parts.quantiles) / len(parts.quantiles)
-    return None if parts.findings.caught is None else parts.findings.caught.share
 
 
 def html_report(report: DrawnReport, asked: EvaluationIn, evaluation_id: str, at: datetime, head: str) -> str:

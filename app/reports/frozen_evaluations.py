@@ -20,8 +20,8 @@ from app.jobs import service
 from app.jobs.service import JobView, RunningJob, jobs_where
 from app.metrics import service as metric_service
 from app.releases.service import class_names, existing_release
-from app.reports.charts import current_second_read_share, draw_report, html_report
-from app.reports.report import build_report_parts, csv_report
+from app.reports.charts import draw_report, html_report
+from app.reports.report import ReportCohort, build_report_parts, compare_with_last_release, csv_report
 from app.reports.schemas import ReportBody
 from app.reports.targets import current_targets
 from app.storage.bundles import SharedFolders
@@ -141,9 +141,10 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
         release_id, cohort = judged.release_id, judged.cohort
         tables = metric_service.cohort_tables(session, cohort, identified=False)
         reference = metric_service.read_card_reference(session, release_id)
-        parts, targets = build_report_parts(session, cohort, question, at), current_targets(session)
-        today, audit_head = current_second_read_share(session, parts), events.read_head_text(session)
-        names = class_names(session, release_id)
+        of = ReportCohort(release_id, judged.predicted, cohort)
+        parts, targets = build_report_parts(session, of, question, at), current_targets(session)
+        change = compare_with_last_release(session, job.context, release_id, question)
+        audit_head, names = events.read_head_text(session), class_names(session, release_id)
         changes = {
             "corrections": metric_service.count_corrections(session, cohort.columns.ids()),
             "after_reveal": metric_service.count_post_reveal_changes(session, cohort.columns),
@@ -172,9 +173,12 @@ def freeze_evaluation(job: RunningJob) -> FreezingResult:
             release=str(release_id), partition=request.partition, weighting=request.weighting
         )
         whole = ReportBody(
-            document=metric_service.MetricsOut(**dict(head), **dict(body)), agreement=agreement, **dict(parts)
+            document=metric_service.MetricsOut(**dict(head), **dict(body)),
+            agreement=agreement,
+            change=change,
+            **dict(parts),
         )
-        html = html_report(draw_report(whole, targets, today, names), request, str(job.job_id), at, audit_head)
+        html = html_report(draw_report(whole, targets, names), request, str(job.job_id), at, audit_head)
         write_bytes_atomically(folder / "report.html", html.encode())
         write_bytes_atomically(folder / "report.csv", csv_report(document).encode())
         _store_evaluation(job, release_id, folder, document)

@@ -29,6 +29,8 @@ from ml.messages import Message, packed
 from secondread import __version__
 
 KIND = "report"
+#: What a report is made by, at the beginning of its basis; the number changes with what reports have inside.
+_MADE_BY = f"{__version__} 2 "
 #: A report stays for this long at least, and for this many times as long as it took to make.
 PAUSE = timedelta(minutes=1)
 _REST = 20
@@ -60,7 +62,7 @@ def read_published_report(session: Session, question: CohortQuery) -> PublishedR
         return PublishedReport(state="making")
     job = _find_report_job(session, row)
     error = job.error if job is not None and job.state == "failed" else None
-    if row.as_of is None or row.release_id != alias.release_id:
+    if row.as_of is None or not _can_be_shown(row, alias.release_id):
         return PublishedReport(state="making" if error is None else "failed", error=error)
     return PublishedReport(
         state="ready",
@@ -109,9 +111,13 @@ def _is_report_due(session: Session, question: CohortQuery) -> bool:
     if job is not None and job.state in OPEN:
         return False
     at = time_of(session)
-    if row.as_of is None or row.release_id != alias.release_id:  # unless the last one failed, or was cancelled
+    if row.as_of is None or not _can_be_shown(row, alias.release_id):  # unless the last one failed, or was cancelled
         return job is None or row.asked_at + PAUSE <= at
     return max(row.as_of + _report_pause(row), row.asked_at + PAUSE) <= at and row.basis != _report_basis(session)
+
+
+def _can_be_shown(row: PublishedReportRow, release_id: UUID) -> bool:
+    return row.release_id == release_id and (row.basis or "").startswith(_MADE_BY)
 
 
 def _find_report_job(session: Session, row: PublishedReportRow) -> JobView | None:
@@ -134,7 +140,7 @@ def _report_basis(session: Session) -> str:
     )
     served = None if alias is None else alias.release_id
     n_due, last = session.execute(due).scalar_one(), events.last_change(session)
-    return f"{__version__} {served} {policy} {n_due} {last}"
+    return f"{_MADE_BY}{served} {policy} {n_due} {last}"
 
 
 def _delete_old_reports(session: Session, row: PublishedReportRow) -> None:

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -11,11 +13,14 @@ from jinja2 import Environment
 from sqlalchemy.orm import Session
 
 from app.context import ServiceContext
+from app.database.tables import time_of
 from app.http.formats import templates_in
 from app.http.models import MetricOut
 from app.metrics import service as metric_service
+from app.releases.service import previous_champion, served_release_id
 from app.reports import statistics
-from app.reports.schemas import ReportBody, ReportParts
+from app.reports.schemas import DurationOut, FindingsOut, ReportBody, ReportParts
+from app.reports.second_reads import RequestedReads, apply_policy
 from app.reports.sentences import (
     format_hours,
     format_percent,
@@ -125,33 +130,76 @@ def build_report(
     session: Session, context: ServiceContext, question: metric_service.CohortQuery, at: datetime
 ) -> ReportBody:
     """Build the report of a query about the champion."""
-    home = context.settings.home
-    columns = metric_service.exclude_training_cases(
-        metric_service.load_current_dataset(session, home, *metric_service.release_or_champion(session, None))
-    )
-    cohort = metric_service.build_cohort(columns, question, at.timestamp())
+    cohort = load_report_cohort(session, context, question, at)
     return ReportBody(
         document=metric_service.compute_metrics(session, context, None, question, "site"),
-        agreement=metric_service.compute_agreement(session, home, question, None),
+        agreement=metric_service.compute_agreement(session, context.settings.home, question, None),
+        change=compare_with_last_release(session, context, cohort.release_id, question),
         **dict(build_report_parts(session, cohort, question, at)),
     )
 
 
+@dataclass(frozen=True)
+class ReportCohort:
+    """The cases of a report, among all that the release has predicted."""
+
+    release_id: uuid.UUID
+    predicted: metric_service.EvaluationDataset
+    cohort: metric_service.Cohort
+
+
+def load_report_cohort(
+    session: Session, context: ServiceContext, question: metric_service.CohortQuery, at: datetime
+) -> ReportCohort:
+    """Load the cases of a report about the champion."""
+    release_id, classes = metric_service.release_or_champion(session, None)
+    predicted = metric_service.load_current_dataset(session, context.settings.home, release_id, classes)
+    judged = metric_service.exclude_training_cases(predicted)
+    return ReportCohort(release_id, predicted, metric_service.build_cohort(judged, question, at.timestamp()))
+
+
+def compare_with_last_release(
+    session: Session, context: ServiceContext, release_id: uuid.UUID, question: metric_service.CohortQuery
+) -> metric_service.ComparisonOut | None:
+    """Compare the champion with the one before it; None of another release, or without one before."""
+    before = previous_champion(session) if release_id == served_release_id(session) else None
+    return None if before is None else metric_service.compare_with_champion(session, context, before.id, question)
+
+
+def build_findings(
+    session: Session,
+    of: ReportCohort,
+    question: metric_service.CohortQuery,
+    requested: RequestedReads,
+    answering: DurationOut,
+) -> FindingsOut:
+    """Build the numbers of a report's sentences."""
+    left_out = metric_service.count_left_out_labels(session, of.predicted, question, of.cohort)
+    return statistics.compute_findings(of.cohort, requested, answering, left_out)
+
+
+def current_findings(session: Session, context: ServiceContext, question: metric_service.CohortQuery) -> FindingsOut:
+    """Compute the numbers of the report's sentences now."""
+    at = time_of(session)
+    of = load_report_cohort(session, context, question, at)
+    _, answering = summarise_workload(session, at, question.site)
+    return build_findings(session, of, question, apply_policy(session, of.release_id, of.cohort), answering)
+
+
 def build_report_parts(
-    session: Session, cohort: metric_service.Cohort, question: metric_service.CohortQuery, at: datetime
+    session: Session, of: ReportCohort, question: metric_service.CohortQuery, at: datetime
 ) -> ReportParts:
     """Build all parts of a cohort's report beside its metrics."""
-    workload = summarise_workload(session, at, question.site)
-    quantiles = statistics.disagreement_quantiles(cohort)
+    cohort, requested = of.cohort, apply_policy(session, of.release_id, of.cohort)
+    workload, answering = summarise_workload(session, at, question.site)
     return ReportParts(
         months=metric_service.compute_group_metrics(cohort, "month"),
-        findings=statistics.compute_findings(cohort),
+        findings=build_findings(session, of, question, requested, answering),
         workload=workload,
         pairs=statistics.rank_confused_pairs(cohort),
         by_site=statistics.trends_by_site(cohort),
         by_month=statistics.trends_by_month(cohort),
-        what_if=statistics.simulate_second_read_shares(cohort, quantiles, workload),
+        what_if=list(statistics.simulate_second_read_shares(cohort, requested, workload)),
         designs=metric_service.simulate_designs(cohort, current_policy(session).audit_rate),
-        quantiles=quantiles,
         consensus=statistics.compare_consensus(cohort),
     )

@@ -3,7 +3,7 @@
 import uuid
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 
 from app.accounts.service import GuardedRoute, RequireScope
@@ -19,8 +19,11 @@ from app.http.errors import (
     PreconditionRequired,
     list_problem_responses,
 )
-from app.metrics.service import EvaluationIn, EvaluationOut, EvaluationsOut
+from app.http.models import Line
+from app.metrics.service import CohortQuery, EvaluationIn, EvaluationOut, EvaluationsOut, Partition, Weighting
 from app.reports import frozen_evaluations
+from app.reports.report import current_findings
+from app.reports.schemas import FindingsOut
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets
 
 router = APIRouter(tags=["evaluations"], responses=list_problem_responses(), route_class=GuardedRoute)
@@ -79,6 +82,18 @@ def get_evaluation(
             headers = _REPORT_HEADERS | {"Content-Disposition": disposition}
             return Response(data, media_type=f"{kind}; charset=utf-8", headers=headers)
     return JSONResponse(frozen_evaluations.read_evaluation(session, evaluation_id).model_dump(mode="json"))
+
+
+@router.get("/v1/report", operation_id="get_report", responses=list_problem_responses(NotFound), dependencies=_VIEWING)
+def get_report(
+    context: AppContext,
+    session: ReadSession,
+    partition: Annotated[Partition, Query()] = "evaluation",
+    weighting: Annotated[Weighting, Query()] = "ipw",
+    site: Annotated[Line | None, Query()] = None,
+) -> FindingsOut:
+    """Get the report's numbers. Those of its sentences, computed now, about the champion."""
+    return current_findings(session, context, CohortQuery(partition, weighting, site=site))
 
 
 @router.get("/v1/report-targets", operation_id="get_report_targets", dependencies=_VIEWING)

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from app.http.models import MetricOut, ResponseModel, Sentence
-from app.metrics.service import AgreementOut, DesignOut, GroupOut, MetricsOut
+from app.metrics.service import AgreementOut, ComparisonOut, DesignOut, GroupOut, LeftOutOut, MetricsOut
 
 
 class SaidOut(ResponseModel):
@@ -26,11 +26,20 @@ class ConsensusRowOut(SaidOut):
     event: Literal["leading", "other", "split"]
 
 
-class ShareOut(ResponseModel):
-    """What reading a share of the cases twice catches of all disagreements."""
+class SecondReadsOut(ResponseModel):
+    """Second reads that the policy in force requests among the cases, and the disagreements that they catch."""
 
-    share: float
-    caught: MetricOut
+    policy_version: int
+    by: Literal["disagreement", "expected_gain"]
+    share: float | None
+    caught: MetricOut | None
+
+
+class SensitivityOut(ResponseModel):
+    """How often the leading class is the one that an annotator names."""
+
+    class_code: str
+    sensitivity: MetricOut
 
 
 class DurationOut(ResponseModel):
@@ -65,7 +74,6 @@ class WorkloadOut(ResponseModel):
     n_waiting: int
     n_overdue: int
     seconds: float | None
-    answering: DurationOut
     closing: DurationOut
 
 
@@ -88,26 +96,32 @@ class TrendOut(ResponseModel):
     agreement: MetricOut | None
 
 
-class WhatIfOut(ShareOut):
-    """A share of the cases read twice: threshold for it, reads and hours per week; null if unknown."""
+class WhatIfOut(ResponseModel):
+    """A share of the cases read twice: what it catches, threshold, reads and hours per week; null if unknown."""
 
+    share: float
+    caught: MetricOut
     threshold: float
     reads_per_week: float | None
     hours_per_week: float | None
 
 
 class FindingsOut(ResponseModel):
-    """Data of the first sentences; null if there are too few labels.
+    """Numbers of the sentences; null if there are too few labels.
 
     ``disagreement``: of the fifth of the cases with the highest disagreement probability. ``leading``: of the cases
     whose leading class has a probability of .8 or more, or of the fifth where that is highest.
-    ``caught``: by the second reads that were planned.
     """
 
+    n_cases: int
+    n_labels: int
+    left_out: list[LeftOutOut]
     disagreement: SaidOut | None
     leading: SaidOut | None
-    caught: ShareOut | None
+    second_reads: SecondReadsOut
     agreement: MetricOut | None
+    answering: DurationOut
+    sensitivity: list[SensitivityOut]
 
 
 class ReportParts(ResponseModel):
@@ -121,8 +135,6 @@ class ReportParts(ResponseModel):
     by_month: list[TrendOut]
     what_if: list[WhatIfOut]
     designs: list[DesignOut]
-    # disagreement probabilities of recent cases at 0, 1, … 100%
-    quantiles: list[float] = Field(default_factory=list)
     consensus: list[ConsensusRowOut] = Field(default_factory=list)
 
 
@@ -131,6 +143,8 @@ class ReportBody(ReportParts):
 
     document: MetricsOut
     agreement: AgreementOut
+    # with the release before, on the cases that both predicted
+    change: ComparisonOut | None = None
 
 
 class PublishedReport(ResponseModel):

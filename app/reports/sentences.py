@@ -1,12 +1,11 @@
 """Opening sentences of a report, each with the laboratory's own target."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from app.http.languages import gettext, gettext_noop, localize_decimal, ngettext
 from app.http.models import MetricOut
-from app.reports.schemas import DurationOut, ReportBody, SaidOut
+from app.reports.schemas import DurationOut, ReportBody, SaidOut, SecondReadsOut
 from app.reports.targets import TargetsOut
 
 State = Literal["met", "met-so-far", "missed-so-far", "missed", "unknown"]
@@ -25,15 +24,15 @@ _DAYS_FROM, _WHOLE_DAYS_FROM = 72, 240
 class ReportSentence:
     """An opening sentence of a report, with its target."""
 
-    # of the chart that it opens to
+    # of the chart that belongs to it
     name: str
+    question: str
+    # the answer, or why there is none yet
     text: str
     # what the laboratory wants, in words
     target: str
     # whether that is so
     state: State
-    # what is missing where there is no answer yet; empty otherwise
-    wanted: str = ""
 
     @property
     def verdict(self) -> str:
@@ -49,105 +48,119 @@ class _ValueInterval(NamedTuple):
 
 def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[ReportSentence]:
     """The five sentences of a report."""
-    return list(_iter_sentences(body, targets))
-
-
-def _iter_sentences(body: ReportBody, targets: TargetsOut) -> Iterator[ReportSentence]:
     findings = body.findings
-    yield _calibration_sentence(
-        "disagreement",
-        findings.disagreement,
-        targets.disagreement_gap,
-        gettext_noop("Predicted disagreement between two annotators: %(said)s; observed: %(seen)s, %(verdict)s."),
-        gettext("Predicted and observed disagreement"),
-    )
-    yield _calibration_sentence(
-        "classes",
-        findings.leading,
-        targets.leading_gap,
-        gettext_noop("When the model is confident (mean %(said)s), %(seen)s of annotators agree: %(verdict)s."),
-        gettext("Agreement with confident predictions"),
-    )
-    target_text = gettext("at least %(share)s", share=format_percent(targets.caught))
-    if findings.caught is None:
-        missing = gettext("a disagreement between two annotators")
-        yield ReportSentence("triage", gettext("Disagreements caught by second reads"), target_text, "unknown", missing)
-    else:
-        text = gettext(
-            "Second reads of %(share)s of the cells catch %(caught)s of the disagreements; "
-            "random second reads would catch %(share)s.",
-            share=format_percent(findings.caught.share),
-            caught=_percent_with_interval(findings.caught.caught),
+    answers = {
+        "disagreement": _calibration_answer(
+            findings.disagreement,
+            targets.disagreement_gap,
+            gettext_noop("Predicted disagreement between two annotators %(said)s; observed %(seen)s. %(verdict)s."),
+            _DISAGREEMENT_WORDS,
         )
-        yield ReportSentence(
-            "triage",
-            text,
-            target_text,
-            _compare_with_target(_interval_of_metric(findings.caught.caught), targets.caught, 1.0),
+        or _unknown(_TWICE),
+        "classes": _calibration_answer(
+            findings.leading,
+            targets.leading_gap,
+            gettext_noop("When the model is confident (mean %(said)s), %(seen)s of annotators agree. %(verdict)s."),
+            _CONFIDENCE_WORDS,
         )
-    target_text = gettext("at least %(share)s", share=format_percent(targets.agreement))
-    if findings.agreement is None:
-        yield ReportSentence("pairs", gettext("Inter-rater agreement"), target_text, "unknown", gettext(_TWICE))
-    else:
-        text = gettext(
-            "Two annotators agree on %(share)s of the cells.", share=_percent_with_interval(findings.agreement)
-        )
-        yield ReportSentence(
-            "pairs",
-            text,
-            target_text,
-            _compare_with_target(_interval_of_metric(findings.agreement), targets.agreement, 1.0),
-        )
-    yield _turnaround_sentence(body.workload.answering, targets.hours)
+        or _unknown(gettext_noop("too few cells with a confident prediction have a label")),
+        "triage": _second_reads_answer(findings.second_reads, targets.caught),
+        "pairs": _agreement_answer(findings.agreement, targets.agreement),
+        "weeks": _turnaround_answer(findings.answering, targets.hours),
+    }
+    points, share = gettext_noop("within %(gap)s points"), gettext_noop("at least %(share)s")
+    wanted = {
+        "disagreement": gettext(points, gap=localize_decimal(f"{100 * targets.disagreement_gap:g}")),
+        "classes": gettext(points, gap=localize_decimal(f"{100 * targets.leading_gap:g}")),
+        "triage": gettext(share, share=format_percent(targets.caught)),
+        "pairs": gettext(share, share=format_percent(targets.agreement)),
+        "weeks": gettext("within %(time)s", time=format_hours(targets.hours)),
+    }
+    return [
+        ReportSentence(name, gettext(QUESTIONS[name]), text, wanted[name], state)
+        for name, (text, state) in answers.items()
+    ]
 
 
-_TWICE = gettext_noop("more cells with two labels")
+#: What each sentence answers.
+QUESTIONS = {
+    "disagreement": gettext_noop("Does predicted disagreement match observed disagreement?"),
+    "classes": gettext_noop("Do annotators agree when the model is confident?"),
+    "triage": gettext_noop("Do second reads catch the disagreements?"),
+    "pairs": gettext_noop("Do two annotators agree?"),
+    "weeks": gettext_noop("How soon are planned reads answered?"),
+}
+_TWICE = gettext_noop("fewer than two cells have two labels")
+# of predictions below and above what is observed: beyond doubt, possibly, and within the target
+_DISAGREEMENT_WORDS = (
+    (gettext_noop("Too low"), gettext_noop("Possibly too low"), gettext_noop("Too low, within the target")),
+    (gettext_noop("Too high"), gettext_noop("Possibly too high"), gettext_noop("Too high, within the target")),
+)
+_CONFIDENCE_WORDS = (
+    (
+        gettext_noop("Underconfident"),
+        gettext_noop("Possibly underconfident"),
+        gettext_noop("Underconfident, within the target"),
+    ),
+    (
+        gettext_noop("Overconfident"),
+        gettext_noop("Possibly overconfident"),
+        gettext_noop("Overconfident, within the target"),
+    ),
+)
+_Answer = tuple[str, State]
 
 
-def _calibration_sentence(name: str, found: SaidOut | None, gap: float, words: str, topic: str) -> ReportSentence:
-    target = gettext("within %(gap)s points", gap=localize_decimal(f"{100 * gap:g}"))
+def _unknown(why: str) -> _Answer:
+    return gettext("Not yet available: %(why)s.", why=gettext(why)), "unknown"
+
+
+def _calibration_answer(
+    found: SaidOut | None, gap: float, words: str, directions: tuple[tuple[str, ...], ...]
+) -> _Answer | None:
     if found is None or found.seen.value is None:
-        missing = gettext(_TWICE) if name == "disagreement" else gettext("labels of such cells")
-        return ReportSentence(name, topic, target, "unknown", missing)
+        return None
     seen = _interval_of_metric(found.seen)
     off = _ValueInterval(*(None if end is None else end - found.said for end in seen))  # type: ignore[arg-type]
-    text = gettext(
-        words,
-        said=format_percent(found.said),
-        seen=_percent_with_interval(found.seen),
-        verdict=_describe_direction(off, gap),
-    )
-    return ReportSentence(name, text, target, _compare_with_target(off, -gap, gap))
-
-
-def _describe_direction(off: _ValueInterval, gap: float) -> str:
-    """Describe whether predictions are too low or too high; «perhaps» if the interval contains zero."""
+    clear, possible, inside = directions[off.value <= 0]
     if off.low is not None and off.high is not None and (off.low > 0 or off.high < 0):
-        if abs(off.value) <= gap:
-            return gettext("too low, within the target") if off.value > 0 else gettext("too high, within the target")
-        return gettext("too low") if off.value > 0 else gettext("too high")
-    if abs(off.value) <= gap:
-        return gettext("on target")
-    return gettext("possibly too low") if off.value > 0 else gettext("possibly too high")
+        verdict = inside if abs(off.value) <= gap else clear
+    else:
+        verdict = gettext_noop("On target") if abs(off.value) <= gap else possible
+    shown = {"said": format_percent(found.said), "seen": _percent_with_interval(found.seen)}
+    return gettext(words, verdict=gettext(verdict), **shown), _compare_with_target(off, -gap, gap)
 
 
-def _turnaround_sentence(found: DurationOut, limit: float) -> ReportSentence:
-    target = gettext("within %(time)s", time=format_hours(limit))
-    if found.n == 0 or found.nine_tenths is None:
-        missing = gettext("planned reads") if found.n == 0 else gettext("answers to 90%% of planned reads")
-        return ReportSentence("weeks", gettext("Time to answer planned reads"), target, "unknown", missing)
-    ends = "" if found.low is None else f" ({_format_hours_range(found)})"
+def _second_reads_answer(found: SecondReadsOut, target: float) -> _Answer:
+    if found.share is None or found.caught is None or found.caught.value is None:
+        return _unknown(gettext_noop("no two annotators have disagreed yet"))
     text = gettext(
-        "90%% of planned reads are answered within %(time)s%(ends)s.",
-        time=format_hours(found.nine_tenths),
-        ends=ends,
+        "Second reads of %(share)s of the cells catch %(caught)s of the disagreements; "
+        "random second reads would catch %(share)s.",
+        share=format_percent(found.share),
+        caught=_percent_with_interval(found.caught),
     )
-    return ReportSentence(
-        "weeks",
-        text,
-        target,
-        _compare_with_target(_ValueInterval(found.nine_tenths, found.low, found.high), 0.0, limit),
-    )
+    if found.caught.value <= found.share:
+        return text, "missed"
+    return text, _compare_with_target(_interval_of_metric(found.caught), target, 1.0)
+
+
+def _agreement_answer(found: MetricOut | None, target: float) -> _Answer:
+    if found is None:
+        return _unknown(_TWICE)
+    text = gettext("Two annotators agree on %(share)s of the cells.", share=_percent_with_interval(found))
+    return text, _compare_with_target(_interval_of_metric(found), target, 1.0)
+
+
+def _turnaround_answer(found: DurationOut, limit: float) -> _Answer:
+    if found.n == 0:
+        return _unknown(gettext_noop("there are no planned reads yet"))
+    if found.nine_tenths is None:
+        return _unknown(gettext_noop("fewer than 9 in 10 planned reads are answered"))
+    ends = "" if found.low is None else gettext(" (95%% CI %(range)s)", range=_format_hours_range(found))
+    time = format_hours(found.nine_tenths)
+    text = gettext("90%% of planned reads are answered within %(time)s%(ends)s.", time=time, ends=ends)
+    return text, _compare_with_target(_ValueInterval(found.nine_tenths, found.low, found.high), 0.0, limit)
 
 
 def _format_hours_range(found: DurationOut) -> str:
@@ -190,7 +203,14 @@ def format_rate(value: float | None) -> str:
 
 
 def _percent_with_interval(found: MetricOut) -> str:
-    return format_percent(found.value) + format_share_interval(found)
+    if found.low is None or found.high is None:
+        return format_percent(found.value)
+    return gettext(
+        "%(share)s (95%% CI %(low)s–%(high)s)",
+        share=format_percent(found.value),
+        low=f"{100 * found.low:.0f}",
+        high=format_percent(found.high),
+    )
 
 
 def format_percent_range(low: float | None, high: float | None) -> str:
@@ -206,9 +226,14 @@ def format_percent_range(low: float | None, high: float | None) -> str:
 
 def format_share_interval(found: MetricOut) -> str:
     """The interval of a share in whole per cent, in brackets, after it; nothing where there is none."""
-    if found.low is None or found.high is None:
+    return format_ends(found.low, found.high)
+
+
+def format_ends(low: float | None, high: float | None) -> str:
+    """The same of its two ends."""
+    if low is None or high is None:
         return ""
-    return " (" + gettext("%(low)s to %(high)s", low=f"{100 * found.low:.0f}", high=f"{100 * found.high:.0f}") + ")"
+    return " (" + gettext("%(low)s to %(high)s", low=f"{100 * low:.0f}", high=f"{100 * high:.0f}") + ")"
 
 
 def format_hours(value: float | None) -> str:

@@ -1,6 +1,6 @@
 """Face of the reports: the published report and frozen evaluations."""
 
-from app.reports.charts import DrawnReport, ReportPlot, current_second_read_share, draw_operating_curve, draw_report
+from app.reports.charts import DrawnReport, ReportPlot, draw_operating_curve, draw_report
 from app.reports.frozen_evaluations import (
     EVALUATIONS,
     evaluation_folder,
@@ -13,5 +13,5 @@ from app.reports.frozen_evaluations import (
 )
 from app.reports.publishing import read_published_report, request_report
 from app.reports.report import FILTERS, METRIC_MEANINGS, STYLE, TEMPLATES, chart_csv
-from app.reports.schemas import PublishedReport, ReportBody, TrendOut, WhatIfOut
+from app.reports.schemas import PublishedReport, ReportBody, SecondReadsOut, TrendOut, WhatIfOut
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets

@@ -14,44 +14,53 @@ from sqlalchemy.orm import Session
 
 from app.database.tables import Annotator, Case, CountedLabel, ReadRequest
 from app.http.models import MetricOut
-from app.metrics.service import Cohort
+from app.metrics.service import Cohort, LeftOutOut
 from app.reports.schemas import (
     ConsensusRowOut,
     DurationOut,
     FindingsOut,
     PairOut,
     SaidOut,
-    ShareOut,
+    SecondReadsOut,
+    SensitivityOut,
     TrendOut,
     WeekOut,
     WhatIfOut,
     WorkloadOut,
 )
+from app.reports.second_reads import RequestedReads
 from ml.metrics.cases import Sample, agreement_terms, class_frequencies, observed_disagreement, select_sample
-from ml.metrics.jackknife import SHARE, Replicates, mean_replicates, to_estimate
+from ml.metrics.jackknife import SHARE, Replicates, binomial_interval, mean_replicates, to_estimate
 from ml.metrics.selection import QUINTILES
 from ml.metrics.triage_curves import triage_recall
-from ml.util.arrays import FloatArray
+from ml.util.arrays import FloatArray, IntArray
 
 #: A leading class as probable as this is called sure.
 SURE = 0.8
 #: Shares of the cases for which the policy's page says what reading them twice would catch.
 SHARES = tuple(round(0.05 * number, 2) for number in range(1, 20))
-#: Pairs of classes, sites and months that are shown.
 _EVENTS: tuple[Literal["leading", "other", "split"], ...] = ("leading", "other", "split")
+#: Pairs of classes, sites and months that are shown.
 _MOST_PAIRS, _MOST_SITES, _MOST_MONTHS = 8, 12, 12
 _Mask = npt.NDArray[np.bool_]
 
 
-def compute_findings(cohort: Cohort) -> FindingsOut:
-    """Compute the statistics behind the opening sentences of a report."""
+def compute_findings(
+    cohort: Cohort, requested: RequestedReads, answering: DurationOut, left_out: list[LeftOutOut]
+) -> FindingsOut:
+    """Compute the statistics behind the sentences of a report."""
     twice = _read_twice(cohort)
     fifth = twice & (cohort.quintile == QUINTILES)
     return FindingsOut(
+        n_cases=len(cohort.columns),
+        n_labels=int(cohort.counted().sum()),
+        left_out=left_out,
         disagreement=_predicted_and_observed(cohort, fifth if fifth.sum() > 1 else twice),
         leading=_sure_class_calibration(cohort),
-        caught=_caught_by_second_reads(cohort, twice),
+        second_reads=_caught_by_second_reads(cohort, twice, requested),
         agreement=_agreement_between(cohort, twice),
+        answering=answering,
+        sensitivity=estimate_sensitivity(cohort),
     )
 
 
@@ -89,10 +98,14 @@ def _sure_class_calibration(cohort: Cohort) -> SaidOut | None:
     return _leading_class_calibration(cohort, leading >= np.quantile(leading, 1 - 1 / QUINTILES))
 
 
+def _first_labels(cohort: Cohort) -> IntArray:
+    """Labels (N, K) of estimates that need one label."""
+    return cohort.columns.label_counts if cohort.first_counts is None else cohort.first_counts
+
+
 def _leading_class_calibration(cohort: Cohort, rows: _Mask) -> SaidOut | None:
     """Mean probability of the leading class of labelled cases, and the share of their labels that name it."""
-    counts, data = cohort.first_counts, cohort.columns
-    counts = data.label_counts if counts is None else counts
+    counts, data = _first_labels(cohort), cohort.columns
     sample = _select_sample(cohort, rows & (counts.sum(axis=1) > 0), cohort.weight)
     if sample.rows.size < 2:
         return None
@@ -103,22 +116,45 @@ def _leading_class_calibration(cohort: Cohort, rows: _Mask) -> SaidOut | None:
     )
 
 
+def estimate_sensitivity(cohort: Cohort) -> list[SensitivityOut]:
+    """Estimate how often the leading class is the annotator's, by that class; the most frequent one first."""
+    counts, data = _first_labels(cohort), cohort.columns
+    sample = _select_sample(cohort, counts.sum(axis=1) > 0, cohort.weight)
+    named = class_frequencies(counts[sample.rows])
+    leading = data.class_probs[sample.rows].argmax(axis=1)
+    order = np.argsort(-(sample.weight @ named), kind="stable").tolist()
+    return [
+        SensitivityOut(
+            class_code=data.classes[k],
+            sensitivity=_share_of(named[:, k] * (leading == k), named[:, k], sample).model_copy(
+                update={"n": int((named[:, k] > 0).sum())}
+            ),
+        )
+        for k in order
+        if named[:, k].any()
+    ]
+
+
 def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
     """Σ w part / Σ w whole, with an interval by leaving out one patient at a time."""
+    # Shares of 0 and 1 do not vary: their interval is that of as many patients, each one hit or miss.
     above, below = sample.per_cluster(sample.weight * part), sample.per_cluster(sample.weight * whole)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (above.sum() - above) / (below.sum() - below)
-    replicates = Replicates(float(above.sum() / below.sum()), without)
-    return MetricOut.of(to_estimate(replicates, sample, bounds=SHARE))
+    value = float(above.sum() / below.sum())
+    found = MetricOut.of(to_estimate(Replicates(value, without), sample, bounds=SHARE))
+    if 0 < value < 1:
+        return found
+    low, high = binomial_interval(np.array(value), np.array(below.sum() ** 2 / np.square(below).sum()))
+    return found.model_copy(update={"low": float(low), "high": float(high)})
 
 
-def _caught_by_second_reads(cohort: Cohort, twice: _Mask) -> ShareOut | None:
-    sample = _select_sample(cohort, twice, cohort.weight2)
+def _caught_by_second_reads(cohort: Cohort, twice: _Mask, requested: RequestedReads) -> SecondReadsOut:
+    sample, selected = _select_sample(cohort, twice, cohort.weight2), requested.selected
     observed = observed_disagreement(cohort.columns.label_counts[sample.rows])
-    if not observed.any():
-        return None
-    pi = cohort.columns.pi
-    return ShareOut(share=float(pi.mean()), caught=_share_of(pi[sample.rows] * observed, observed, sample))
+    caught = _share_of(selected[sample.rows] * observed, observed, sample) if observed.any() else None
+    share = float(selected.mean()) if selected.size else None
+    return SecondReadsOut(policy_version=requested.policy_version, by=requested.by, share=share, caught=caught)
 
 
 def _agreement_between(cohort: Cohort, twice: _Mask) -> MetricOut | None:
@@ -202,28 +238,24 @@ def _group_trend(name: str, cohort: Cohort) -> TrendOut:
     )
 
 
-def simulate_second_read_shares(cohort: Cohort, quantiles: list[float], workload: WorkloadOut) -> list[WhatIfOut]:
-    """Simulate second reads of each share of the cases: catch, threshold, reads and hours."""
-    return list(_what_if_rows(cohort, quantiles, _cases_per_week(workload), workload.seconds))
-
-
-def _what_if_rows(
-    cohort: Cohort, quantiles: list[float], per_week: float | None, seconds: float | None
+def simulate_second_read_shares(
+    cohort: Cohort, requested: RequestedReads, workload: WorkloadOut
 ) -> Iterator[WhatIfOut]:
+    """Simulate second reads of each share of the cases, in the order of the rule in force."""
+    per_week, seconds = _cases_per_week(workload), workload.seconds
     data, rows = cohort.columns, np.flatnonzero(_read_twice(cohort))
     weight = None if cohort.weight2 is None else cohort.weight2[rows]
     counts = data.label_counts[rows]
     if rows.size < 2 or not observed_disagreement(counts).any():
         return
-    recalls = triage_recall(
-        counts, data.disagreement_probs[rows], SHARES, sample_weight=weight, cluster=data.cluster[rows]
-    )
-    for share, recall in zip(SHARES, recalls, strict=True):
+    recalls = triage_recall(counts, requested.score[rows], SHARES, sample_weight=weight, cluster=data.cluster[rows])
+    thresholds = np.quantile(requested.score, 1 - np.array(SHARES)).tolist()
+    for share, recall, threshold in zip(SHARES, recalls, thresholds, strict=True):
         reads = None if per_week is None else share * per_week
         yield WhatIfOut(
             share=share,
             caught=MetricOut.of(recall),
-            threshold=quantiles[round(100 * (1 - share))],
+            threshold=threshold,
             reads_per_week=reads,
             hours_per_week=None if reads is None or seconds is None else reads * seconds / 3600,
         )
@@ -236,12 +268,6 @@ def _cases_per_week(workload: WorkloadOut) -> float | None:
     if begun is None:
         return float(this_week) if this_week else None
     return sum(whole[begun:]) / len(whole[begun:])
-
-
-def disagreement_quantiles(cohort: Cohort) -> list[float]:
-    """Disagreement probabilities of all cases at 0, 1, … 100%; none without a case."""
-    dpes = cohort.columns.disagreement_probs
-    return np.quantile(dpes, np.linspace(0, 1, 101)).tolist() if dpes.size else []
 
 
 _Z = 1.959963984540054
@@ -295,8 +321,8 @@ class _TimeSpan(NamedTuple):
     ended: datetime | None
 
 
-def summarise_workload(session: Session, at: datetime, site: str | None = None) -> WorkloadOut:
-    """Summarise received cases, requested reads and given reads, week by week."""
+def summarise_workload(session: Session, at: datetime, site: str | None = None) -> tuple[WorkloadOut, DurationOut]:
+    """Summarise received cases, requested reads and given reads, week by week; and the time to answer."""
     monday = at.astimezone(UTC).date() - timedelta(days=at.astimezone(UTC).weekday())
     since = datetime.combine(monday - timedelta(weeks=WEEKS - 1), datetime.min.time(), UTC)
     requests, closing = _read_request_spans(session, since, site), _read_case_spans(session, since, site)
@@ -314,7 +340,7 @@ def summarise_workload(session: Session, at: datetime, site: str | None = None) 
     }
     mondays = [monday - timedelta(weeks=number) for number in reversed(range(WEEKS))]
     n_waiting, n_overdue = _count_open_reads(session, at, site)
-    return WorkloadOut(
+    workload = WorkloadOut(
         weeks=[
             WeekOut(week=week, hours=float(hours[week]), **{name: counter[week] for name, counter in counts.items()})
             for week in mondays
@@ -322,9 +348,9 @@ def summarise_workload(session: Session, at: datetime, site: str | None = None) 
         n_waiting=n_waiting,
         n_overdue=n_overdue,
         seconds=typical,
-        answering=_estimate_span_duration(requests, at),
         closing=_estimate_span_duration(closing, at),
     )
+    return workload, _estimate_span_duration(requests, at)
 
 
 def _week_start(moment: datetime) -> date:

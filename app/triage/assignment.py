@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Select, exists, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, exists, false, func, or_, select, true
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.accounts.service import annotator_of_account, reading_annotators
 from app.audit.chain.keys import DerivedKey
@@ -103,9 +103,9 @@ def eligibility_of_account(session: Session, account_id: uuid.UUID) -> ReadEligi
     return eligibility_of(session, annotator_of_account(session, account_id), policy)
 
 
-def list_eligible_annotators(session: Session) -> list[Annotator]:
+def list_eligible_annotators(session: Session, *, guests: bool = False) -> list[Annotator]:
     """List annotators who can be assigned a read, in order; qualified ones where the policy asks for it."""
-    annotators, policy = reading_annotators(session), current_policy(session)
+    annotators, policy = reading_annotators(session, guests=guests), current_policy(session)
     if not policy.require_qualification:
         return annotators
     decisions = select(Qualification).where(Qualification.kind != "renewed")
@@ -191,7 +191,18 @@ def twins_of_case(session: Session, case_id: uuid.UUID) -> list[uuid.UUID]:
     return list(session.execute(select(CaseTwin.twin_id).where(CaseTwin.case_id == case_id)).scalars())
 
 
-def list_assignable_annotators(session: Session, request: ReadRequest, twins: Collection[uuid.UUID]) -> list[uuid.UUID]:
+#: Tables by whose rows an annotator has met a case, each with a condition on them.
+_MEETINGS: tuple[tuple[type[CountedLabel | Exposure | PracticeItem | Read], ColumnElement[bool]], ...] = (
+    (CountedLabel, true()),
+    (Exposure, true()),
+    (PracticeItem, true()),
+    (Read, Read.state.in_(("leased", "committed", "declined"))),
+)
+
+
+def list_assignable_annotators(
+    session: Session, request: ReadRequest, twins: Collection[uuid.UUID], *, guests: bool = False
+) -> list[uuid.UUID]:
     """List the annotators to whom a request can be assigned: none who has met the case or a twin."""
     # Nor any who is asked for another read of these. What is a reference cell is asked of nobody.
     cases = [request.case_id, *twins]
@@ -201,12 +212,43 @@ def list_assignable_annotators(session: Session, request: ReadRequest, twins: Co
     asked_annotators = select(ReadRequest.annotator_id).where(
         ReadRequest.case_id.in_(cases), ReadRequest.id != request.id, ReadRequest.state.in_(("open", "leased"))
     )
-    met: list[Select[uuid.UUID | None]] = [
-        asked_annotators,
-        select(CountedLabel.annotator_id).where(CountedLabel.case_id.in_(cases)),
-        select(Exposure.annotator_id).where(Exposure.case_id.in_(cases)),
-        select(PracticeItem.annotator_id).where(PracticeItem.case_id.in_(cases)),
-        select(Read.annotator_id).where(Read.case_id.in_(cases), Read.state.in_(("leased", "committed", "declined"))),
-    ]
+    met: list[Select[uuid.UUID | None]] = [asked_annotators]
+    met += [select(table.annotator_id).where(table.case_id.in_(cases), condition) for table, condition in _MEETINGS]
     excluded_ids = {annotator_id for statement in met for annotator_id in session.execute(statement).scalars()}
-    return [annotator.id for annotator in list_eligible_annotators(session) if annotator.id not in excluded_ids]
+    eligible = list_eligible_annotators(session, guests=guests)
+    return [annotator.id for annotator in eligible if annotator.id not in excluded_ids]
+
+
+def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annotator]:
+    """List the annotators who may still read a stored case: by its next open request, or by a new one."""
+    wanted = select(ReadRequest).where(ReadRequest.case_id == case_id, ReadRequest.state == "open")
+    request = session.execute(wanted.order_by(ReadRequest.ordinal).limit(1)).scalar_one_or_none()
+    left = set(
+        list_assignable_annotators(session, request or ReadRequest(case_id=case_id), twins_of_case(session, case_id))
+    )
+    return [annotator for annotator in list_eligible_annotators(session) if annotator.id in left]
+
+
+def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+    """Condition on a case: no annotator may read it; false if outside systems alone have annotators."""
+    if not reading_annotators(session):
+        return false()
+
+    def has(column: InstrumentedAttribute[uuid.UUID], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+        own = exists().where(column == case_id, *conditions)
+        of_twin = exists().where(CaseTwin.case_id == case_id, column == CaseTwin.twin_id, *conditions)
+        return or_(*(one.correlate(case_id.class_, Annotator) for one in (own, of_twin)))
+
+    # who it was is hidden from the database, which would else go through all that an annotator has met, for each case
+    hidden = {table: func.coalesce(table.annotator_id, table.annotator_id) == Annotator.id for table, _ in _MEETINGS}
+    met = [has(table.case_id, hidden[table], condition) for table, condition in _MEETINGS]
+    eligible = [annotator.id for annotator in list_eligible_annotators(session)]
+    left = exists().where(Annotator.id.in_(eligible), ~or_(*met))
+    return or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)))
+
+
+def cells_without_annotator(session: Session) -> Select[uuid.UUID]:
+    """Select the cells with an open request that no annotator may take."""
+    return select(ReadRequest.case_id).where(
+        ReadRequest.state == "open", no_annotator_left(session, ReadRequest.case_id)
+    )

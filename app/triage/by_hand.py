@@ -4,20 +4,24 @@ import uuid
 from collections.abc import Collection, Sequence
 from datetime import date, datetime, time, tzinfo
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
-from app.database.tables import Annotator, Case, ReaderDraw, ReadRequest, time_of
-from app.http.errors import InvalidValue
+from app.database.tables import Annotator, Case, CasePrediction, ReaderDraw, ReadRequest, time_of
+from app.http.errors import Conflict, InvalidValue, NotFound
 from app.http.principal import Principal
+from app.predictions.service import champion_first_order
 from app.triage.assignment import (
     list_assignable_annotators,
     list_eligible_annotators,
     next_position,
     twins_of_case,
 )
+from app.triage.planning import new_request, refresh_waiting
+from app.triage.queries import current_policy
+from app.triage.urgency import lock_open_reads, record_due, set_due
 
 
 def assign_open_reads(
@@ -36,22 +40,88 @@ def assign_open_reads(
         if annotator.id not in left:
             continue
         if request.annotator_id != annotator.id:
-            request.annotator_id = annotator.id
-            session.add(
-                ReaderDraw(
-                    request_id=request.id,
-                    case_id=request.case_id,
-                    position=next_position(session, request.id),
-                    annotator_id=annotator.id,
-                    probability=None,
-                    among=[str(one) for one in left],
-                )
-            )
-            session.flush()
+            _assign(session, request, annotator.id, left)
         asked.append(request)
     if asked:
-        _record(session, keys, principal, "request.assign", asked, annotator=str(annotator.id))
+        _record_assignment(session, keys, principal, asked, annotator.id)
     return asked
+
+
+def _record_assignment(
+    session: Session, keys: AuditKeys, principal: Principal, asked: Sequence[ReadRequest], annotator_id: uuid.UUID
+) -> None:
+    events.record_event(
+        session,
+        keys,
+        actor=principal.name,
+        action="request.assign",
+        object_id="requests",
+        details={"requests": [str(request.id) for request in asked], "annotator": str(annotator_id)},
+        cases=sorted({request.case_id for request in asked}),
+    )
+
+
+def _assign(session: Session, request: ReadRequest, annotator_id: uuid.UUID, left: Sequence[uuid.UUID]) -> None:
+    """Ask an annotator for a read, preferred among those who are left and not drawn."""
+    request.annotator_id = annotator_id
+    session.add(
+        ReaderDraw(
+            request_id=request.id,
+            case_id=request.case_id,
+            position=next_position(session, request.id),
+            annotator_id=annotator_id,
+            probability=None,
+            among=[str(one) for one in left],
+        )
+    )
+    session.flush()
+
+
+def ask_annotator(
+    session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, annotator_id: uuid.UUID
+) -> ReadRequest:
+    """Ask an annotator for the open read of a cell, or for an adjudication if none is open."""
+    annotator = next((one for one in list_eligible_annotators(session, guests=True) if one.id == annotator_id), None)
+    if annotator is None:
+        raise Conflict("this annotator may not read: disabled, not blind or not qualified; choose another one")
+    request = _own_or_first_open(session, case_id, annotator_id)  # requests are locked before their case
+    case = session.get(Case, case_id, with_for_update=True, populate_existing=True)
+    if case is None or case.erased_at is not None:
+        raise NotFound("there is no such cell")
+    request = request or _new_adjudication(session, case)
+    left = list_assignable_annotators(session, request, twins_of_case(session, case_id), guests=True)
+    if annotator_id not in left:
+        raise Conflict(
+            "{annotator} has met the cell {cell} or a near-duplicate of it, or may know it as a reference cell",
+            annotator=annotator.name,
+            cell=case.external_id,
+        )
+    session.add(request)
+    session.flush()  # a draw refers to its request
+    if request.annotator_id != annotator_id:
+        _assign(session, request, annotator_id, left)
+    refresh_waiting(session, case)
+    _record_assignment(session, keys, principal, [request], annotator_id)
+    return request
+
+
+def _own_or_first_open(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> ReadRequest | None:
+    """The open request of a cell that an annotator is asked for already, else the one that is leased first, locked."""
+    wanted = select(ReadRequest).where(ReadRequest.case_id == case_id, ReadRequest.state == "open")
+    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
+    requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
+    return min(requests, key=lambda one: (one.annotator_id != annotator_id, one.ordinal), default=None)
+
+
+def _new_adjudication(session: Session, case: Case) -> ReadRequest:
+    """A further request of a cell, whose case is locked, not stored yet: nothing is evaluated by its read."""
+    newest = select(CasePrediction.release_id).where(CasePrediction.case_id == case.id)
+    release_id = session.execute(newest.order_by(*champion_first_order()).limit(1)).scalar_one_or_none()
+    if release_id is None:
+        raise Conflict("the cell has no prediction")
+    last = session.execute(select(func.max(ReadRequest.ordinal)).where(ReadRequest.case_id == case.id)).scalar_one()
+    policy, time = current_policy(session), time_of(session)
+    return new_request(case, policy, release_id, "adjudication", (last or 0) + 1, time)
 
 
 def set_due_day(
@@ -64,42 +134,19 @@ def set_due_day(
         raise InvalidValue("choose today or a later day")
     patients = select(Case.patient).where(Case.id.in_(case_ids), Case.patient.is_not(None))
     whole = select(Case.id).where(or_(Case.id.in_(case_ids), Case.patient.in_(patients)))
-    wanted = select(ReadRequest).where(ReadRequest.case_id.in_(whole), ReadRequest.state.in_(("open", "leased")))
-    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
-    requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
-    for request in requests:
-        request.due_at, request.due_on = due, due.date().isoformat()
-    if requests:
-        _record(session, keys, principal, "request.due", requests, due=due.isoformat())
-    return list(requests)
+    reads = lock_open_reads(session, Case.id.in_(whole))
+    for read in reads:
+        set_due(read, due)
+    if reads:
+        record_due(session, keys, principal.name, reads, due)
+    return reads
 
 
 def _next_open_requests(session: Session, case_ids: Collection[uuid.UUID]) -> list[ReadRequest]:
     """The open request of each cell that is leased first."""
-    wanted = select(ReadRequest).where(ReadRequest.case_id.in_(case_ids), ReadRequest.state == "open")
-    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
-    requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
+    requests = [one for one in lock_open_reads(session, Case.id.in_(case_ids)) if one.state == "open"]
     first: dict[uuid.UUID, ReadRequest] = {}
     for request in requests:
         if request.case_id not in first or request.ordinal < first[request.case_id].ordinal:
             first[request.case_id] = request
     return list(first.values())
-
-
-def _record(
-    session: Session,
-    keys: AuditKeys,
-    principal: Principal,
-    action: str,
-    requests: Sequence[ReadRequest],
-    **details: str,
-) -> None:
-    events.record_event(
-        session,
-        keys,
-        actor=principal.name,
-        action=action,
-        object_id="requests",
-        details={"requests": [str(request.id) for request in requests], **details},
-        cases=sorted({request.case_id for request in requests}),
-    )

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.database.engine import insert_if_absent
-from app.database.tables import Case, CasePrediction, DailyThreshold, PolicyRow, time_of
+from app.database.tables import Alias, Case, CasePrediction, DailyThreshold, PolicyRow, ReleaseRow, time_of
 from app.predictions.service import champion_first_order
 from app.triage.rules import Score, TriageRule, capacity_scale, capacity_threshold
 
@@ -28,6 +28,13 @@ def current_policy(session: Session) -> PolicyRow:
 def policy_of_version(session: Session, version: int) -> PolicyRow:
     """The policy of a version."""
     return session.execute(select(PolicyRow).where(PolicyRow.version == version)).scalar_one()
+
+
+def champion_classes(session: Session) -> list[str]:
+    """Codes of the classes of the release that predicts new cells; none where there is none yet."""
+    champion = select(ReleaseRow.card).join(Alias, Alias.release_id == ReleaseRow.id).where(Alias.name == "champion")
+    card = session.execute(champion).scalar_one_or_none()
+    return [] if card is None else [str(info["code"]) for info in card["classes"]]
 
 
 def all_policies(session: Session) -> list[PolicyRow]:

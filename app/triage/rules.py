@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ml.distributions.decisions import (
     class_intervals,
@@ -123,6 +124,22 @@ def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[flo
         disagreement=Share(f"{disagreement:.2f}"),
         pi=Share(f"{pi:.2f}"),
     )
+
+
+def second_read_probabilities(
+    rule: TriageRule,
+    disagreement: FloatArray,
+    gain: FloatArray,
+    unlike: npt.NDArray[np.bool_],
+    near_duplicate: npt.NDArray[np.bool_],
+) -> FloatArray:
+    """π (N,) by ``decide_triage`` of many cases; NaN is no gain, and what nothing checked is unlike."""
+    if rule.score == "graded" and not math.isinf(rule.threshold):
+        pi = graded_probabilities(disagreement, rule.threshold, rule.audit_rate)
+    else:
+        value = np.where(np.isnan(gain), disagreement, gain) if rule.score == "expected_gain" else disagreement
+        pi = np.where(value > rule.threshold, 1.0, rule.audit_rate)
+    return np.where(unlike, 1.0, np.where(near_duplicate, np.minimum(pi, rule.audit_rate), pi))
 
 
 @dataclass(frozen=True)

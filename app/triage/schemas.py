@@ -3,11 +3,31 @@
 from datetime import datetime
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.database.tables.values import Reveal, Rule
 from app.http.models import Line, RequestModel, ResponseModel
 from ml.messages import Message
+
+
+class UrgentClassIn(RequestModel):
+    """A class that brings all cells of a patient forward, if one of them may be of it."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    class_code: Annotated[Line, Field(alias="class")]
+    above: Annotated[float, Field(gt=0, le=1)]
+    hours: Annotated[int, Field(ge=1, le=24 * 365)]
+
+
+class UrgentClassOut(ResponseModel):
+    """A class that brings all cells of a patient forward."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    class_code: Annotated[str, Field(alias="class")]
+    above: float
+    hours: int
 
 
 class PolicyIn(RequestModel):
@@ -26,6 +46,7 @@ class PolicyIn(RequestModel):
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
     draw_readers: bool = False
     require_qualification: bool = False
+    urgent: list[UrgentClassIn] = Field([], max_length=20)
     reason: Line
 
     @model_validator(mode="after")
@@ -62,6 +83,7 @@ class PolicyOut(ResponseModel):
     repeat_rate: float
     draw_readers: bool
     require_qualification: bool
+    urgent: list[UrgentClassOut]
     reason: str
     created_at: datetime
 

@@ -3,24 +3,28 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.accounts.service import reading_annotators
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CountedLabel, PolicyRow, ReaderDraw, ReadRequest, time_of
-from app.http.errors import Conflict
+from app.http.errors import Conflict, InvalidValue
 from app.http.principal import Principal
 from app.triage.assignment import (
     GRACE_PERIOD,
     ReadEligibility,
+    cells_without_annotator,
     eligibility_of,
     eligibility_of_account,
+    list_annotators_for_case,
     list_assignable_annotators,
     list_eligible_annotators,
     next_position,
+    no_annotator_left,
     redraw_annotator,
     require_qualified,
     twins_of_case,
 )
-from app.triage.by_hand import assign_open_reads, set_due_day
+from app.triage.by_hand import ask_annotator, assign_open_reads, set_due_day
 from app.triage.planning import (
     ImageIdentity,
     are_twins,
@@ -37,6 +41,7 @@ from app.triage.planning import (
 from app.triage.queries import (
     DAILY,
     all_policies,
+    champion_classes,
     current_policy,
     current_rule,
     policy_of_version,
@@ -48,16 +53,19 @@ from app.triage.rules import (
     TriageRule,
     decide_triage,
     needs_adjudication,
+    second_read_probabilities,
     summarise_posterior,
     summarise_prediction,
 )
-from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut
+from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClassOut
+from app.triage.urgency import bring_patient_forward
+from ml.messages import Message
 
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
     """A version as the API shows it."""
-    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name != "current"}
-    return PolicyOut(**fields, current=row.version == current)
+    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name not in {"current", "urgent"}}
+    return PolicyOut(**fields, urgent=row.urgent or [], current=row.version == current)
 
 
 def list_policies(session: Session) -> PoliciesOut:
@@ -89,12 +97,24 @@ def draws_so_far(session: Session) -> DrawsOut | None:
     return DrawsOut(n_answered=answered, n_as_drawn=as_drawn, n_drawn_again=n_again, n_overdue=overdue)
 
 
+def _require_urgent_classes(session: Session, body: PolicyIn) -> None:
+    known = champion_classes(session)
+    for rule in body.urgent:
+        if known and rule.class_code not in known:
+            raise InvalidValue(
+                "there is no class {name}; choose one of {classes}", name=rule.class_code, classes=", ".join(known)
+            )
+
+
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
     """Make a new version, which is in force from now on."""
     before = current_policy(session)
     values = body.model_dump()
+    values["urgent"] = values["urgent"] or None
     if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
         raise Conflict("this policy is already in force")
+    _require_annotators(session, before, body)
+    _require_urgent_classes(session, body)
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **values)
     session.add(row)
     session.flush()
@@ -115,3 +135,23 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
         reason=body.reason,
     )
     return 201, policy_out(row, row.version)
+
+
+def missing_annotators(session: Session) -> int:
+    """Annotators that the policy in force needs and that are not there; none where outside systems alone have some."""
+    n, needed = len(reading_annotators(session)), 2 if current_policy(session).adjudicate_below is None else 3
+    return max(0, needed - n) if n else 0
+
+
+def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> None:
+    """Refuse a rule that needs more annotators than there are, unless outside systems alone have annotators."""
+    n = len(reading_annotators(session))
+    fault = None
+    if n == 1:
+        fault = Message("second reads need two annotators; add an annotator first")
+    elif n == 2 and body.adjudicate_below is not None and before.adjudicate_below is None:
+        fault = Message("adjudication needs three annotators; add an annotator first, or leave it off")
+    if fault is not None:
+        problem = InvalidValue(fault)
+        problem.faults = {"adjudicate_below" if n == 2 else "": fault}
+        raise problem

@@ -1,4 +1,4 @@
-"""Pages of annotator models, of an annotator's own reading, and of the closed cases that they have not reviewed."""
+"""Pages of annotator models, of an annotator's own reading, and of their closed cases."""
 
 import uuid
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Path, Response
+from fastapi import APIRouter, Form, Path, Query, Response
 
 from app.accounts.service import GuardedRoute, annotator_of_account
 from app.annotators.models import service
@@ -14,15 +14,14 @@ from app.annotators.models.service import ReaderFitIn, ReaderSwitchIn
 from app.annotators.service import ME, annotator_named, own_reading
 from app.cases import service as case_service
 from app.database.tables import Case
-from app.http.languages import class_name, gettext, ngettext
+from app.http.languages import class_name, gettext
 from app.http.models import Line, PageText
 from app.labels.service import LISTED, labelled_cases
 from app.metrics.service import reader_drift
 from app.releases.service import class_names, get_champion_alias
 from app.web.charts import week_chart
-from app.web.forms import back_to, require_reason, validate_form
+from app.web.forms import back_to, case_number, require_reason, validate_form
 from app.web.page import AnnotatorPage, ManagerForm, ManagerPage, Page
-from app.web.reading import case_number
 from app.web.render import redirect_to
 
 #: Shown at once.
@@ -31,7 +30,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class SettledCase:
-    """A closed case that its annotator may review, and has not reviewed yet."""
+    """A closed case that its annotator may review."""
 
     id: uuid.UUID
     # what the annotator knows it by
@@ -62,48 +61,32 @@ class SettledCase:
         """Whether most of the others said something else."""
         return 2 * self.agrees < self.n_others
 
-    @property
-    def sentence(self) -> str:
-        """Sentence on the annotator's label among the others'."""
-        if self.agrees == self.n_others:
-            return ngettext(
-                "You and the other annotator chose “%(own)s”.",
-                "You and all %(n)s others chose “%(own)s”.",
-                self.n_others,
-                own=self.own,
-            )
-        rest = ", ".join(gettext("%(n)s “%(name)s”", n=n, name=name) for name, n in self.others if name != self.own)
-        if not self.agrees:
-            return gettext("You chose “%(own)s”; others chose: %(rest)s.", own=self.own, rest=rest)
-        return gettext(
-            "You chose “%(own)s”, like %(same)s of %(others)s others; the rest: %(rest)s.",
-            own=self.own,
-            same=self.agrees,
-            others=self.n_others,
-            rest=rest,
-        )
+
+@dataclass(frozen=True)
+class SettledPage:
+    """Closed cases of an annotator, and the number of answers after which older ones follow; None if there are none."""
+
+    cases: list[SettledCase]
+    older: int | None
 
 
-def settled_since(page: Page) -> list[SettledCase]:
-    """Newest closed cases of an annotator that others have read too and that were not reviewed."""
+def settled_cases(page: Page, after: int) -> SettledPage:
+    """Closed cases of an annotator that others have read too, newest first, after the newest answers."""
     # A case that nobody else has read teaches nothing about others; one that is kept closed for a second visit is not
     # listed, as on every page.
-    annotator = annotator_of_account(page.session, page.principal.account_id)
-    if annotator is None:
-        return []
-    seen = case_service.exposed_case_ids(page.session, annotator.id)
-    names, cases = class_names(page.session), []
-    for case_id in labelled_cases(page.session, page.principal, LISTED):
+    names, shown = class_names(page.session), []
+    answered = labelled_cases(page.session, page.principal, after + LISTED)[after:]
+    for place, case_id in enumerate(answered, after + 1):
         case = page.session.get(Case, case_id)  # None: a second visit, which stays closed
-        if case is None or case.erased_at is not None or case_id in seen:
+        if case is None or case.erased_at is not None:
             continue
         if case_service.hidden_because(page.session, page.principal, case_service.ResolvedCase(case_id)) is not None:
             continue
         settled = _build_settled_case(page, case_id, names)
-        cases += [] if settled is None else [settled]
-        if len(cases) == MOST:
-            break
-    return cases
+        shown += [] if settled is None else [settled]
+        if len(shown) == MOST:
+            return SettledPage(shown, place)
+    return SettledPage(shown, after + LISTED if len(answered) == LISTED else None)
 
 
 def _build_settled_case(page: Page, case_id: uuid.UUID, names: dict[str, str]) -> SettledCase | None:
@@ -189,12 +172,12 @@ def show_own_reading(page: AnnotatorPage) -> Response:
 
 
 @router.get("/settled")
-def show_settled_cases(page: AnnotatorPage) -> Response:
-    """Where the caller stood with the others in cases that were settled since they last looked; recorded as shown."""
-    cases = settled_since(page)
-    for case in cases:
+def show_settled_cases(page: AnnotatorPage, after: Annotated[int, Query(ge=0, le=1_000_000)] = 0) -> Response:
+    """What the caller and the others chose in closed cases; recorded as shown."""
+    view = settled_cases(page, after)
+    for case in view.cases:
         case_service.note_exposure(page.context.database, page.session, page.principal, case.id)
-    return page.render("settled.html", cases=cases, most=MOST)
+    return page.render("settled.html", view=view, after=after)
 
 
 @router.get("/flagged")

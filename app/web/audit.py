@@ -60,7 +60,8 @@ def _read_audit_filter(
 _FilterQuery = Annotated[AuditFilter, Depends(_read_audit_filter)]
 
 
-def _translate_event_text(text: str) -> str:
+def translate_event_text(text: str) -> str:
+    """A part of an event's sentence in the language of the page."""
     translated = languages.translate_sentence(text)
     return languages.translate_term(text) if translated == text else translated
 
@@ -83,9 +84,9 @@ _ = languages.gettext_noop
 #: Actions by the first word of their codes, as the filter offers them.
 _GROUPS = {
     _("Reading"): ("label", "read", "repeat", "request"),
-    _("Cells"): ("case", "definition", "patient", "predictions", "reference"),
+    _("Cells"): ("case", "comment", "definition", "outcome", "patient", "predictions", "reference"),
     _("Models"): ("alias", "gate", "readers", "release"),
-    _("People"): ("account", "annotator", "key", "practice", "session"),
+    _("People"): ("account", "annotator", "invitation", "key", "practice", "session"),
     _("Policy"): ("classes", "policy", "targets"),
     _("System"): ("db", "job", "rows"),
 }
@@ -93,13 +94,13 @@ _GROUPS = {
 
 def _list_actions(kinds: Sequence[str]) -> list[tuple[str, str]]:
     found = [action for action in WORDS if action.partition(".")[0] in kinds]
-    return sorted(((one, summarize_action(one, _translate_event_text)) for one in found), key=lambda choice: choice[1])
+    return sorted(((one, summarize_action(one, translate_event_text)) for one in found), key=lambda choice: choice[1])
 
 
 @router.get("/audit")
 def show_audit(page: ManagerPage, asked: _FilterQuery) -> Response:
     """Who did what, newest first."""
-    events, texts_by_event = _load_event_page(page.session, asked, _translate_event_text)
+    events, texts_by_event = _load_event_page(page.session, asked, translate_event_text)
     details = {event.sequence: json.dumps(event.details, ensure_ascii=False) for event in events.items}
     return page.render(
         "audit.html",

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -17,7 +17,7 @@ from app.http.errors import InvalidValue, NotFound
 from app.http.models import ClassOut, PageText
 from app.labels.service import label_in_gallery, undo_in_gallery
 from app.releases.service import class_names, reading_classes
-from app.triage.service import assign_open_reads, list_eligible_annotators, set_due_day
+from app.triage.service import assign_open_reads, cells_without_annotator, list_eligible_annotators, set_due_day
 from app.web.filters import csv_file
 from app.web.forms import IdempotentForm, require_account
 from app.web.page import LeadPage, ManagerForm, Page
@@ -26,6 +26,8 @@ from app.web.render import redirect_to
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: Cells shown on one page, tiles on one where there is no script, and rows of a file of cells.
 PAGE_LENGTH, _TILES, MOST_ROWS = 100, 60, 100_000
+#: Cells of one page of the worklist.
+WORKLIST_LENGTH = 120
 _Text = Annotated[PageText, Query(max_length=200)]
 
 
@@ -60,7 +62,10 @@ class CellQuery:
         wanted, names = self.search.strip(), {} if self.sort == "need" else class_names(session)
         classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
         state = "to_read" if self.sort == "need" else self.state or None
-        return cases.CaseFilter(search=wanted or None, searched_classes=classes, state=state, site=self.site or None)
+        among = cells_without_annotator(session) if state == "to_settle" else None
+        return cases.CaseFilter(
+            search=wanted or None, searched_classes=classes, state=state, site=self.site or None, among=among
+        )
 
 
 #: Columns of which the largest are looked for.
@@ -128,7 +133,7 @@ def export_cells(page: LeadPage, asked: AskedCells) -> Response:
     """The cells of a table as a file."""
     header = (
         *("id", "cell", "patient", "site", "partition", "class", "class_prob", "disagreement_prob"),
-        *("labels", "due", "assigned_to", "stored"),
+        *("labels", "outcome", "outcome_by", "due", "assigned_to", "stored"),
     )
     return csv_file("cells", header, _rows(page, asked))
 
@@ -146,7 +151,8 @@ def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
             yield (
                 *(case.id, case.external_id, case.patient, case.site, case.partition),
                 *(leader, leader and probs[leader], case.prediction and case.prediction.disagreement_prob),
-                *(case.n_labels, wanted and wanted.due_at, wanted and wanted.asked_of, case.created_at),
+                *(case.n_labels, *cases.outcome_columns(case.outcome)),
+                *(wanted and wanted.due_at, wanted and wanted.asked_of, case.created_at),
             )
 
 
@@ -202,7 +208,7 @@ _Cursor = Annotated[PageText | None, Query(max_length=100)]
 
 @router.get("/cells/gallery")
 def show_gallery(page: LeadPage, asked: AskedCells, cursor: _Cursor = None, done: _Text = "") -> Response:
-    """Cells by class, the predicted one or the one that the caller gave last, to look at and to label together."""
+    """Cells by class, that of the outcome or the predicted one, to look at and to label together."""
     # a browser with scripts does not draw the tiles of the page; they are handed out, and so count as seen
     names, chosen = class_names(page.session), asked.filter(page.session)
     ids, next_cursor = cases.newest_cells(page.session, chosen, cursor, _TILES)
@@ -212,7 +218,7 @@ def show_gallery(page: LeadPage, asked: AskedCells, cursor: _Cursor = None, done
         groups.setdefault(tile.group, []).append((case_id, tile))
     sizes = sorted(tile.extent for tile in tiles.values()) or [1.0]
     view = Gallery(
-        [(code, groups[code]) for code in [*names, ""] if code in groups],
+        [(code, groups[code]) for code in [*names, cases.SPLIT, ""] if code in groups],
         names,
         reading_classes(page.session),
         cases.count_cases(page.session, chosen),
@@ -221,13 +227,13 @@ def show_gallery(page: LeadPage, asked: AskedCells, cursor: _Cursor = None, done
         any(tile.microns_per_pixel for tile in tiles.values()),
         next_cursor,
     )
-    return page.render("gallery.html", view=view, asked=asked, done=done, form_key=uuid.uuid4().hex)
+    return page.render("gallery.html", view=view, split=cases.SPLIT, asked=asked, done=done, form_key=uuid.uuid4().hex)
 
 
 @router.get("/cells/gallery/index")
 def show_gallery_index(page: LeadPage, asked: AskedCells, cursor: _Cursor = None) -> cases.GalleryIndexOut:
     """The cells by class, for a script that draws those in view."""
-    return cases.gallery_index(page.session, page.principal, asked.filter(page.session), cursor)
+    return cases.gallery_index(page.session, asked.filter(page.session), cursor)
 
 
 _Cells = Annotated[list[uuid.UUID], Form(max_length=cases.MOST_TILES)]
@@ -248,7 +254,7 @@ def label_tiles(
     account: Annotated[PageText, Form(max_length=64)] = "",
     filters: Annotated[PageText, Form(max_length=1000)] = "",
 ) -> Response:
-    """Give cells a class, under one's own name and not blind."""
+    """Give cells a class as their outcome, and a label under one's own name that is not blind."""
     require_account(page.keys, page.principal, account)
     if not cell or not label:
         raise InvalidValue("choose a class, and the cells that belong to it")
@@ -267,7 +273,7 @@ def undo_tiles(
     first: Annotated[uuid.UUID, Form()],
     filters: Annotated[PageText, Form(max_length=1000)] = "",
 ) -> Response:
-    """Take back the labels of one form."""
+    """Take back the labels and outcomes of one form."""
     answer = once(
         page.session, str(first), lambda: (201, undo_in_gallery(page.session, page.context, page.principal, first))
     )
@@ -280,3 +286,31 @@ def _respond(page: Page, answer: Response, filters: str) -> Response:
         return answer
     done = json.loads(bytes(answer.body))["first"] or ""
     return redirect_to(f"/cells/gallery?{urlencode({**dict(parse_qsl(filters)), 'done': done})}")
+
+
+@dataclass(frozen=True)
+class LeadsWorklist:
+    """A page of the cases that wait for a read, their total number, and the available filters."""
+
+    # ``same_image``: by case the others with the same pixels, id and external id; ``names`` of the classes by code.
+
+    page: cases.WorklistOut
+    n_waiting: int
+    sites: list[str]
+    same_image: dict[str, list[tuple[uuid.UUID, str]]]
+    names: dict[str, str]
+
+
+def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
+    """Cases that wait for a read, most urgent first."""
+    worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
+    alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
+    same_image = {str(case_id): others for case_id, others in alike.items()}
+    names = class_names(session) if worklist_page.items else {}
+    return LeadsWorklist(
+        worklist_page,
+        cases.count_cases(session, replace(chosen, state="to_read")),
+        cases.list_sites(session),
+        same_image,
+        names,
+    )

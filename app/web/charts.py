@@ -6,8 +6,9 @@ from datetime import date
 
 import numpy as np
 
-from app.http.languages import gettext, localize_decimal
-from app.http.models import ConsensusOut, DistributionOut
+from app.database.tables import PolicyRow
+from app.http.languages import gettext, localize_decimal, ngettext
+from app.http.models import ConsensusOut, DistributionOut, PosteriorOut
 from app.metrics.service import ReaderWeekOut
 
 
@@ -133,4 +134,29 @@ def week_chart(weeks: Sequence[ReaderWeekOut]) -> WeekChart:
     ticks = [(value, down(value)) for value in step * np.arange(np.ceil(bottom / step), np.floor(top / step) + 1)]
     return WeekChart(
         marks, ticks, down(0.0), recent_weeks[0].week, recent_weeks[-1].week, width=marks[-1].x + _STEP_WIDTH
+    )
+
+
+def describe_label_need(policy: PolicyRow, after: PosteriorOut | None) -> str:
+    """Whether a cell needs more labels, in a sentence; empty if that is not known."""
+    if after is None or after.further_labels_expected is None or after.majority_prob is None:
+        return ""
+    error = localize_decimal(f"{policy.target_error:g}")
+    if after.further_labels_expected == 0:
+        return gettext(
+            "Consensus reached.",
+            error=error,
+        )
+    if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
+        return gettext("The leading class is certain enough; the other probabilities are not.")
+    if after.n_labels + after.further_labels_expected > policy.max_labels:
+        return gettext(
+            "Experts are split. The %(n)s labels that the policy allows would not settle this cell.",
+            n=policy.max_labels,
+        )
+    return ngettext(
+        "Consensus not reached: about %(n)s more label needed.",
+        "Consensus not reached: about %(n)s more labels needed.",
+        after.further_labels_expected,
+        error=error,
     )

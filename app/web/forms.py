@@ -19,7 +19,7 @@ from app.http.models import ClassOut, PageText
 from app.http.principal import Principal
 from app.releases.service import ClassSetting, find_setting_faults
 from app.reports.service import TargetsIn
-from app.triage.service import PolicyIn, PolicyOut
+from app.triage.service import PolicyIn, PolicyOut, UrgentClassOut
 from ml.messages import Message
 
 
@@ -34,6 +34,11 @@ _HANDLE = re.compile(r"([0-9a-f]{32}\.[0-9a-f]{32})(?:\.([0-9]{1,6}))?")
 
 def _page_digest(keys: AnnotatorKeys, *parts: bytes) -> str:
     return keys.pages.digest(b":".join(parts)).hex()[:32]
+
+
+def case_number(case_id: uuid.UUID) -> str:
+    """Short number of a case that says nothing about its content, unlike a file name."""
+    return case_id.hex[-6:].upper()
 
 
 def account_handle(keys: AnnotatorKeys, account_id: uuid.UUID) -> str:
@@ -186,7 +191,34 @@ def as_number(text: str) -> str:
     return text
 
 
+@dataclass(frozen=True)
+class UrgentRow:
+    """A class that brings a patient's cells forward, in the form of the policy, as typed."""
+
+    code: str = ""
+    above: str = ""
+    hours: str = ""
+
+    @classmethod
+    def of(cls, rule: UrgentClassOut) -> "UrgentRow":
+        """The row of a stored rule."""
+        return cls(rule.class_code, f"{100 * rule.above:g}", str(rule.hours))
+
+    @classmethod
+    def typed(cls, form: FormData) -> "list[UrgentRow]":
+        """The rows of a form that was refused."""
+        columns = (form.getlist(f"urgent_{name}") for name in ("class", "above", "hours"))
+        return [cls(*map(str, row)) for row in zip(*columns, strict=False)]
+
+
+#: Rows for urgent classes that the form of the policy has at least.
+URGENT_ROWS = 2
+
+
 _NUMBERS = {"threshold", "audit_rate", "target_error", "adjudicate_below", "repeat_rate"}
+
+
+_Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
 
 
 class PolicyForm(BaseModel):
@@ -207,23 +239,33 @@ class PolicyForm(BaseModel):
     repeat_rate: str = ""
     draw_readers: str = ""
     require_qualification: str = ""
+    urgent_class: _Texts = []
+    urgent_above: _Texts = []
+    urgent_hours: _Texts = []
     reason: str = ""
 
     def policy(self) -> PolicyIn:
         """The new version of the policy."""
         daily = self.rule in {"capacity", "graded"}
         unused, needed = ("threshold", "capacity_per_day") if daily else ("capacity_per_day", "threshold")
-        typed = {name: as_number(text) if name in _NUMBERS else text for name, text in self.model_dump().items()}
+        texts = self.model_dump(exclude={"urgent_class", "urgent_above", "urgent_hours"})
+        typed = {name: as_number(text) if name in _NUMBERS else text for name, text in texts.items()}
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
         if needed not in values:
             raise WrongFields({needed: Message("is needed by this rule")})
-        return validate_form(PolicyIn, **{"adjudicate_below": None} | values)
+        rows = zip(self.urgent_class, self.urgent_above, self.urgent_hours, strict=True)
+        urgent = [
+            {"class": code, "above": _from_percent(as_number(above)), "hours": hours}
+            for code, above, hours in rows
+            if code
+        ]
+        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=urgent)
 
     @classmethod
     def of(cls, policy: PolicyOut) -> "PolicyForm":
         """Fill the form from a version of the policy, without a reason."""
-        values = {name: getattr(policy, name) for name in cls.model_fields if name != "reason"}
-        return cls(**{name: _format_form_value(value) for name, value in values.items()})
+        names = [name for name in cls.model_fields if name != "reason" and not name.startswith("urgent_")]
+        return cls(**{name: _format_form_value(getattr(policy, name)) for name in names})
 
 
 def _format_form_value(value: object) -> str:
@@ -262,9 +304,6 @@ class ClassRow:
             None if now == was and info is not None else now for now, was in zip(typed, before, strict=True)
         )
         return ClassSetting(self.code, name or None, group, key)
-
-
-_Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
 
 
 class ClassesForm(BaseModel):

@@ -31,9 +31,16 @@ class NavItem:
 
 _ = gettext_noop
 _LEAD = {
-    _("Today"): (("/worklist", _("Worklist"), "cases:read"), ("/flagged", _("Flagged cells"), "manage")),
+    _("Today"): (
+        ("/today", _("Today"), "cases:read"),
+        ("/worklist", _("Worklist"), "cases:read"),
+        ("/flagged", _("Flagged cells"), "manage"),
+    ),
     _("Cells"): (("/cells", _("All cells"), "cases:read"), ("/imports", _("Import"), "cases:write")),
-    _("Quality"): (("/report", _("Report"), "metrics:read"),),
+    _("Quality"): (
+        ("/report", _("Report"), "metrics:read"),
+        ("/report/appendix", _("Statistician's appendix"), "metrics:read"),
+    ),
     _("Models"): (
         ("/releases", _("Model releases"), "metrics:read"),
         ("/jobs", _("Jobs"), "metrics:read"),
@@ -49,14 +56,18 @@ _LEAD = {
 }
 _ANNOTATOR = {
     _("Read"): (("/worklist", _("To read"), "reads:own"),),
-    _("My work"): (("/me", _("My statistics"), "reads:own"), ("/practice", _("Training"), "reads:own")),
+    _("My work"): (
+        ("/settled", _("Completed cells"), "reads:own"),
+        ("/me", _("My statistics"), "reads:own"),
+        ("/practice", _("Training"), "reads:own"),
+    ),
     _("Atlas"): (("/references", _("Reference cells"), "reads:own"),),
 }
 
 
 def navigation_for(principal: Principal, path: str) -> list[NavItem]:
     """Items that a caller may open; the one of the present page is current."""
-    start = "/" + path.split("/")[1]
+    start = path if path == "/report/appendix" else "/" + path.split("/")[1]
     if start == "/cases":
         start = "/worklist" if principal.blind else "/cells"
     items = []

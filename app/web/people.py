@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from app.accounts import service as accounts
 from app.accounts.service import GuardedRoute, RequireScope
 from app.annotators.service import PulledOut, estimate_account_agreements, last_monday
+from app.cases import service as cases
 from app.context import ServiceContext
 from app.database.tables import Account, ApiKey
 from app.http.errors import Forbidden, NoRelease
@@ -21,6 +22,7 @@ from app.http.languages import gettext
 from app.http.middleware import POLICY
 from app.http.models import PageText
 from app.http.principal import ROLE_SCOPES, SCOPES, Principal
+from app.invitations.service import invite_annotator, link_of
 from app.reports.service import METRIC_MEANINGS
 from app.web.forms import WrongFields, back_to
 from app.web.page import ManagerForm, ManagerPage, Page
@@ -108,15 +110,18 @@ _Name = Annotated[PageText, Form(max_length=100)]
 
 @dataclass(frozen=True)
 class _PeoplePageState:
-    """What an account page says or shows besides: notice, one-time secret, search."""
+    """What an account page says or shows besides: notice, one-time secret, search, cells to invite somebody for."""
 
     notice: str = ""
     secret: str = ""
     search: str = ""
+    cells: str = ""
 
 
 #: Role that the form offers for a viewer of the laboratory, and the scopes of the key that comes with it.
 LAB_VIEWER, _LAB_VIEWER_SCOPES = "lab viewer", ["cases:read", "cases:write", "labels:write"]
+#: Cells that one invitation is for at most.
+_MOST_CELLS = 100
 
 
 def _render_people(page: Page, shown: _PeoplePageState) -> Response:
@@ -130,9 +135,14 @@ def _render_person(page: Page, account_id: uuid.UUID, shown: _PeoplePageState) -
 
 
 @router.get("/people")
-def show_people(page: ManagerPage, search: Annotated[PageText, Query(max_length=100)] = "") -> Response:
-    """Accounts, when they signed in last, and how annotators agree with the others."""
-    return _render_people(page, _PeoplePageState(search=search.strip()))
+def show_people(
+    page: ManagerPage,
+    search: Annotated[PageText, Query(max_length=100)] = "",
+    cell: Annotated[uuid.UUID | None, Query()] = None,
+) -> Response:
+    """Accounts, when they signed in last, and how annotators agree with the others; a form to invite one."""
+    cells = "" if cell is None else cases.case_by_id(page.session, cell).external_id
+    return _render_people(page, _PeoplePageState(search=search.strip(), cells=cells))
 
 
 @router.post("/people")
@@ -152,6 +162,28 @@ def add_person(page: ManagerForm, name: _Name = "", role: _Name = "") -> Respons
         page_state = _PeoplePageState(gettext("%(name)s was added. Create an API key for it.", name=account.name))
         return _render_person(page, account.id, page_state)
     return _new_password(page, account)
+
+
+@router.post("/people/invitations")
+@back_to(show_people, {"": "cells"})
+def invite_person(
+    page: ManagerForm, annotator: _Name = "", cells: Annotated[PageText, Form(max_length=20_200)] = ""
+) -> Response:
+    """Invite an annotator to read cells, one external id in each line; the link is shown this once."""
+    faults: dict[str, str] = {} if annotator.strip() else {"annotator": Message("is missing")}
+    named = {line.strip() for line in cells.splitlines() if line.strip()}
+    found = {name: cases.case_by_external_id(page.session, name) for name in sorted(named)[:_MOST_CELLS]}
+    if not 1 <= len(named) <= _MOST_CELLS:
+        faults["cells"] = Message("name 1 to {most} cells, one in each line", most=_MOST_CELLS)
+    elif missing := [name for name, case in found.items() if case is None]:
+        faults["cells"] = Message("there is no cell {name}", name=missing[0])
+    if faults:
+        raise WrongFields(faults)
+    invitation, name = invite_annotator(page, annotator, [case.id for case in found.values() if case is not None])
+    page_state = _PeoplePageState(
+        gettext("Invitation of %(name)s: send them this link", name=name), link_of(page.request, page, invitation.id)
+    )
+    return _render_person(page, invitation.account_id, page_state)
 
 
 def _new_password(page: Page, account: Account) -> Response:

@@ -1,35 +1,50 @@
 """Pages for reading: first steps, queue, form and finished reads."""
 
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from app.accounts.service import GuardedRoute, annotator_of_account
+from app.accounts.service import GuardedRoute, annotator_of_account, existing_account
 from app.annotators.models.service import model_in_use
 from app.annotators.reference_cells.service import stands_for
 from app.cases import service as cases
 from app.http.errors import InvalidValue
-from app.http.languages import class_name, gettext, localize_decimal, ngettext
+from app.http.languages import class_name, gettext
 from app.http.middleware import EVEN_TIME
 from app.http.models import ClassOut, PageText, PosteriorOut
 from app.labels import service as label_service
+from app.outcomes.service import (
+    AssignmentIn,
+    OutcomeIn,
+    RuleDecision,
+    assign_read,
+    reopen_case,
+    rule_decision,
+    settle_case,
+)
 from app.releases.service import class_names, reading_classes, release_by_id
-from app.triage.service import ReadEligibility, current_policy, eligibility_of, eligibility_of_account
+from app.triage.service import (
+    ReadEligibility,
+    current_policy,
+    eligibility_of,
+    eligibility_of_account,
+    list_annotators_for_case,
+)
 from app.web import forms
-from app.web.cells import AskedCells, CellQuery
-from app.web.charts import ClassRow, Mass, class_rows, three_masses
-from app.web.first_steps import first_steps
-from app.web.page import AnnotatorForm, AnnotatorPage, Page, PeoplePage
+from app.web.cells import AskedCells, CellQuery, load_leads_worklist
+from app.web.charts import ClassRow, Mass, class_rows, describe_label_need, three_masses
+from app.web.page import AnnotatorForm, AnnotatorPage, CommentForm, ManagerForm, Page, PeoplePage
 from app.web.reference_cells import SameScale, ShownCell, classes_at_stake
 from app.web.render import redirect_to
-
-#: Cases shown on one page.
-WORKLIST_LENGTH = 120
+from app.web.today import first_steps
+from ml.messages import Message
 
 
 @dataclass(frozen=True)
@@ -38,38 +53,34 @@ class BlindItem:
 
     case_id: uuid.UUID
     number: str
-    read: bool
-
-
-def case_number(case_id: uuid.UUID) -> str:
-    """Short number of a case that says nothing about its content, unlike a file name."""
-    return case_id.hex[-6:].upper()
 
 
 @dataclass(frozen=True)
 class BlindWorklist:
-    """Cases that an annotator leases and has read, how many are waiting, and whether reads go to them."""
+    """Cases that an annotator leases, how many they have read, how many wait, and which reads go to them."""
 
     items: list[BlindItem]
     n_read: int
     progress: label_service.DayProgress
     standing: ReadEligibility
+    # whether they are given the cells alone that they were invited for
+    guest: bool
 
 
 def blind_worklist(page: Page) -> BlindWorklist:
-    """Cases that this annotator leases, then those they have read, newest first; of the others only how many wait."""
+    """Cases that this annotator leases; of the others only how many wait."""
     leased = [uuid.UUID(read.case_id) for read in label_service.list_leases(page.session, page.principal)]
-    read = label_service.labelled_cases(page.session, page.principal, label_service.LISTED)
-    listed = [(case_id, False) for case_id in leased] + [(case_id, True) for case_id in read]
-    handles = [(cases.case_handle(page.keys, page.principal, case_id), done) for case_id, done in listed]
-    items = [BlindItem(handle, case_number(handle), done) for handle, done in handles]
+    handles = [cases.case_handle(page.keys, page.principal, case_id) for case_id in leased]
+    items = [BlindItem(handle, forms.case_number(handle)) for handle in handles]
     standing, day = (
         eligibility_of_account(page.session, page.principal.account_id),
         label_service.get_day_progress(page.session, page.principal, page.zone),
     )
     if not standing.may_read:
         day = replace(day, n_waiting=0)
-    return BlindWorklist(items, label_service.count_labelled_cases(page.session, page.principal), day, standing)
+    n_read = label_service.count_labelled_cases(page.session, page.principal)
+    guest = existing_account(page.session, page.principal.account_id).guest
+    return BlindWorklist(items, n_read, day, standing, guest)
 
 
 def upcoming_case(page: Page) -> uuid.UUID | None:
@@ -79,34 +90,6 @@ def upcoming_case(page: Page) -> uuid.UUID | None:
         return None
     named = label_service.peek_next_case(page.session, page.keys.order, annotator.id)
     return None if named is None else cases.case_handle(page.keys, page.principal, named)
-
-
-@dataclass(frozen=True)
-class LeadsWorklist:
-    """A page of the cases that wait for a read, their total number, and the available filters."""
-
-    # ``same_image``: by case the others with the same pixels, id and external id; ``names`` of the classes by code.
-
-    page: cases.WorklistOut
-    n_waiting: int
-    sites: list[str]
-    same_image: dict[str, list[tuple[uuid.UUID, str]]]
-    names: dict[str, str]
-
-
-def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
-    """Cases that wait for a read, most urgent first."""
-    worklist_page = cases.get_worklist_page(session, cursor, WORKLIST_LENGTH, chosen)
-    alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
-    same_image = {str(case_id): others for case_id, others in alike.items()}
-    names = class_names(session) if worklist_page.items else {}
-    return LeadsWorklist(
-        worklist_page,
-        cases.count_cases(session, replace(chosen, state="to_read")),
-        cases.list_sites(session),
-        same_image,
-        names,
-    )
 
 
 @dataclass(frozen=True)
@@ -136,7 +119,16 @@ class CaseView:
     at_stake: SameScale | None
     stands_for: str | None
     microns_per_pixel: float | None
+    # of who manages reads: what the rule concludes now, and who may still read the cell
+    by_rule: RuleDecision | None
+    annotators: list[tuple[str, str]]
     release_name: str = ""
+
+    @property
+    def outcomes(self) -> list[tuple[str, str]]:
+        """Choices of the form that settles it."""
+        classes = [(one.code, class_name(one.name)) for one in self.classes]
+        return [("", gettext("choose")), *classes, (cases.SPLIT, gettext("split"))]
 
 
 def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseView:
@@ -154,9 +146,13 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
     labels = [label_service.label_out(active) for active in cases.labels_of_case(page.session, case_id)]
     requests = cases.requests_of(page.session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []
+    manages = "manage" in page.principal.scopes
+    settles = manages and case_out.outcome is None
+    prediction = case_out.prediction
+    release = None if prediction is None else release_by_id(page.session, uuid.UUID(prediction.release))
     return CaseView(
         case=case_out,
-        number=case_number(handle),
+        number=forms.case_number(handle),
         names=names,
         posterior=after,
         rows=rows,
@@ -166,22 +162,28 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
         history=[label_service.label_out(active) for active in cases.label_history(page.session, case_id)],
         requests=[cases.request_out(*row) for row in requests],
         exposures=[] if page.principal.blind else cases.exposures_of(page.session, case_id),
-        enough=_describe_label_need(page.session, after),
+        enough=describe_label_need(current_policy(page.session), after),
         own=mine[-1] if mine else None,
         classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         progress=label_service.get_day_progress(page.session, page.principal, page.zone)
         if page.principal.blind
         else label_service.DayProgress(0, 0),
-        remarks=_list_annotator_remarks(page.session, after, labels) if "manage" in page.principal.scopes else [],
+        remarks=_list_annotator_remarks(page.session, after, labels) if manages else [],
         by_name=by_name,
         at_stake=_load_classes_at_stake(page.session, case_out, mine, labels, after),
         stands_for=None if page.principal.blind else stands_for(page.session, case_id),
         microns_per_pixel=cases.microns_per_pixel(case_out.metadata),
-        release_name=""
-        if case_out.prediction is None
-        else _release_name(page.session, uuid.UUID(case_out.prediction.release)),
+        by_rule=rule_decision(page.session, case_id) if settles else None,
+        annotators=_list_assignable(page.session, case_id) if settles else [],
+        release_name=getattr(release, "name", ""),
     )
+
+
+def _list_assignable(session: Session, case_id: uuid.UUID) -> list[tuple[str, str]]:
+    """Choices of the form that assigns a cell; empty if no annotator is left."""
+    names = [one.name for one in list_annotators_for_case(session, case_id)]
+    return [("", gettext("choose")), *zip(names, names, strict=True)] if names else []
 
 
 def _load_classes_at_stake(
@@ -198,11 +200,6 @@ def _load_classes_at_stake(
     return SameScale(cell, classes) if classes else None
 
 
-def _release_name(session: Session, release_id: uuid.UUID) -> str:
-    row = release_by_id(session, release_id)
-    return "" if row is None else row.name
-
-
 def _list_annotator_remarks(
     session: Session, after: PosteriorOut | None, labels: list[label_service.LabelOut]
 ) -> list[str]:
@@ -210,31 +207,6 @@ def _list_annotator_remarks(
     in_use = None if release_id is None else model_in_use(session, release_id)
     names = list(class_names(session, release_id).values())
     return [] if in_use is None else label_service.remarks_on(in_use[1], [one.annotator for one in labels], names)
-
-
-def _describe_label_need(session: Session, after: PosteriorOut | None) -> str:
-    if after is None or after.further_labels_expected is None or after.majority_prob is None:
-        return ""
-    policy = current_policy(session)
-    error = localize_decimal(f"{policy.target_error:g}")
-    if after.further_labels_expected == 0:
-        return gettext(
-            "Consensus reached.",
-            error=error,
-        )
-    if policy.adjudicate_below is not None and after.majority_prob >= policy.adjudicate_below:
-        return gettext("The leading class is certain enough; the other probabilities are not.")
-    if after.n_labels + after.further_labels_expected > policy.max_labels:
-        return gettext(
-            "Experts are split. The %(n)s labels that the policy allows would not settle this cell.",
-            n=policy.max_labels,
-        )
-    return ngettext(
-        "Consensus not reached: about %(n)s more label needed.",
-        "Consensus not reached: about %(n)s more labels needed.",
-        after.further_labels_expected,
-        error=error,
-    )
 
 
 @dataclass(frozen=True)
@@ -283,7 +255,7 @@ def case_to_read(page: Page, case: cases.ResolvedCase) -> BlindCase | None:
     handle = None if read is None else forms.read_handle(page.keys, page.principal.account_id, uuid.UUID(read.id))
     return BlindCase(
         case_id=known_as,
-        number=case_number(known_as),
+        number=forms.case_number(known_as),
         classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         read=read,
@@ -315,7 +287,7 @@ def case_to_correct(page: Page, read_id: uuid.UUID) -> BlindCase | None:
     known_as = cases.case_handle(page.keys, page.principal, answer.named)
     return BlindCase(
         case_id=known_as,
-        number=case_number(known_as),
+        number=forms.case_number(known_as),
         classes=reading_classes(page.session),
         form_key=uuid.uuid4().hex,
         read=None,
@@ -388,7 +360,7 @@ def show_case_page(
         handle = cases.case_handle(page.keys, page.principal, case.named)
         return page.render(
             "committed.html",
-            number=case_number(handle),
+            number=forms.case_number(handle),
             case_id=handle,
             field=cases.has_field(page.session, case.id),
             hidden=hidden,
@@ -398,8 +370,12 @@ def show_case_page(
         )
     by_name = annotators == "named"
     full_view = case_view(page, case.id, by_name=by_name)
+    comments = None
+    with suppress(cases.BlindReadPending):  # of an annotator who still reads a near-duplicate
+        comments = cases.list_comments(page, case)
     cases.note_exposure(page.context.database, page.session, page.principal, case.id)
-    return page.render("case.html", view=full_view, listed=listed, way=_way_through(page, case.id, listed))
+    way = _way_through(page, case.id, listed)
+    return page.render("case.html", view=full_view, listed=listed, way=way, comments=comments)
 
 
 def _way_through(page: Page, case_id: uuid.UUID, listed: CellQuery) -> tuple[uuid.UUID | None, uuid.UUID | None]:
@@ -493,8 +469,42 @@ def release_read(handle: str, page: AnnotatorForm) -> Response:
 
 
 def _show_case_of_form(page: Page, label_id: uuid.UUID) -> Response:  # in the path of the form
-    handle = forms.validate_form(_CaseId, id=page.refused.value("case_id")).id
-    return show_case_page(cases.PathCase(handle, page.request, page.keys), page, CellQuery())
+    return _show_case_again(forms.validate_form(_CaseId, id=page.refused.value("case_id")).id, page)
+
+
+def _show_case_again(case_id: uuid.UUID, page: Page) -> Response:
+    return show_case_page(cases.PathCase(case_id, page.request, page.keys), page, CellQuery())
+
+
+@router.post("/cases/{case_id}/comments")
+@forms.back_to(_show_case_again)
+def add_case_comment(
+    asked: cases.CaseInPath,
+    once: forms.IdempotentForm,
+    page: CommentForm,
+    text: _Text = "",
+    x: Annotated[PageText, Form(max_length=20)] = "",
+    y: Annotated[PageText, Form(max_length=20)] = "",
+    listed: Annotated[PageText, Form(max_length=1000)] = "",
+) -> Response:
+    """Comment on a case, with a place on its image in per cent or without."""
+    case = asked.found(page.session)
+    place = {"x": _share_of("x", x), "y": _share_of("y", y)}
+    body: cases.CommentIn = forms.validate_form(cases.CommentIn, text=text, **place)
+    once(page.session, body, lambda: cases.add_comment(page, case, body), case_id_of=lambda _: case.id)
+    query = urlencode(parse_qsl(listed))
+    return redirect_to(f"/cases/{asked.handle}{'?' if query else ''}{query}#comments")
+
+
+def _share_of(name: str, typed: str) -> float | None:
+    """A place that was typed in per cent, as a share."""
+    try:
+        percent = float(forms.as_number(typed)) if typed.strip() else None
+    except ValueError:
+        percent = -1.0
+    if percent is not None and not 0 <= percent <= 100:
+        raise forms.WrongFields({name: Message("must be a number from 0 to 100")})
+    return None if percent is None else percent / 100
 
 
 @router.post("/labels/{label_id}/revise")
@@ -528,3 +538,60 @@ def retract_label(label_id: uuid.UUID, once: forms.IdempotentForm, page: Annotat
         lambda: label_service.retract_case_label(page.session, page.context, page.principal, label_id, body),
     )
     return redirect_to("/worklist")
+
+
+def _show_settled_case(page: Page, case_id: uuid.UUID) -> Response:
+    return show_case_page(cases.PathCase(case_id, page.request, page.keys), page, CellQuery())
+
+
+_Query = Annotated[PageText, Form(max_length=1000)]
+
+
+def _redirect_to_case(case_id: uuid.UUID, listed: str) -> Response:
+    """Back to a cell, in the list that its lead came from."""
+    return redirect_to(f"/cases/{case_id}?{urlencode(parse_qsl(listed))}".removesuffix("?"))
+
+
+@router.post("/cases/{case_id}/outcome")
+@forms.back_to(_show_settled_case, {"class": "outcome"})
+def settle_cell(
+    case_id: uuid.UUID,
+    once: forms.IdempotentForm,
+    page: ManagerForm,
+    outcome: Annotated[PageText, Form(max_length=200)] = "",
+    reason: _Text = "",
+    by_rule: Annotated[PageText, Form(max_length=8)] = "",
+    listed: _Query = "",
+) -> Response:
+    """Settle a cell as a class or as split, or by rule."""
+    if not outcome and not by_rule:
+        raise forms.WrongFields({"outcome": Message("choose a class, or split")})
+    chosen = {"by_rule": True} if by_rule else {"split": True} if outcome == cases.SPLIT else {"class": outcome}
+    body: OutcomeIn = forms.validate_form(OutcomeIn, **chosen | ({} if by_rule else {"reason": reason}))
+    keys = page.context.keys.audit
+    once(page.session, body, lambda: settle_case(page.session, keys, page.principal, case_id, body))
+    return _redirect_to_case(case_id, listed)
+
+
+@router.post("/cases/{case_id}/reopening")
+@forms.back_to(_show_settled_case)
+def reopen_cell(case_id: uuid.UUID, page: ManagerForm, reason: _Text = "", listed: _Query = "") -> Response:
+    """Take the outcome of a cell back."""
+    reopen_case(page.session, page.context.keys.audit, page.principal, case_id, forms.require_reason(reason))
+    return _redirect_to_case(case_id, listed)
+
+
+@router.post("/cases/{case_id}/assignments")
+@forms.back_to(_show_settled_case)
+def assign_cell(
+    case_id: uuid.UUID,
+    once: forms.IdempotentForm,
+    page: ManagerForm,
+    annotator: Annotated[PageText, Form(max_length=200)] = "",
+    listed: _Query = "",
+) -> Response:
+    """Assign a read of a cell to an annotator."""
+    body: AssignmentIn = forms.validate_form(AssignmentIn, annotator=annotator)
+    keys = page.context.keys.audit
+    once(page.session, body, lambda: assign_read(page.session, keys, page.principal, case_id, body))
+    return _redirect_to_case(case_id, listed)

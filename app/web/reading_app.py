@@ -12,9 +12,8 @@ from app.http.middleware import EVEN_TIME
 from app.http.models import PageText, ResponseModel
 from app.labels import service as label_service
 from app.triage.service import current_policy
-from app.web.forms import read_handle, read_of_handle, require_account
+from app.web.forms import case_number, read_handle, read_of_handle, require_account
 from app.web.page import AnnotatorForm, AnnotatorPage, Page
-from app.web.reading import case_number
 
 
 class CaseAheadOut(ResponseModel):

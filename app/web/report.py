@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -17,15 +17,18 @@ from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
-from app.releases.service import class_names
+from app.releases.service import champion_since, class_names, reading_classes
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
-from app.web.forms import PolicyForm, TargetsForm, back_to, validate_form
+from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
 from app.web.page import ManagerForm, ViewerPage
 from app.web.render import redirect_to, render_page
 
 #: Tables that a report offers as CSV.
-NUMBERS = ("disagreement", "classes", "each-class", "triage", "pairs", "weeks", "sites", "months", "alarm", "losses")
+NUMBERS = (
+    *("disagreement", "classes", "each-class", "sensitivity", "triage", "pairs", "weeks"),
+    *("sites", "months", "alarm", "losses"),
+)
 _Rows = Sequence[Mapping[str, object]]
 
 
@@ -41,6 +44,11 @@ class ReportFilter:
     def question(self) -> CohortQuery:
         """The same as a question to the evaluations."""
         return CohortQuery(self.partition, self.weighting, site=self.site)
+
+    @property
+    def query(self) -> str:
+        """The same as a part of an address."""
+        return urlencode({name: value for name, value in asdict(self).items() if value})
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,7 @@ def report_page(context: ServiceContext, principal: Principal, chosen: ReportFil
         drawing = (
             None
             if published.body is None
-            else report_service.draw_report(
-                published.body,
-                targets,
-                report_service.current_second_read_share(session, published.body),
-                _names_of(session, published.body),
-            )
+            else report_service.draw_report(published.body, targets, _names_of(session, published.body))
         )
     return ReportPage(published, drawing, targets, listed)
 
@@ -95,9 +98,8 @@ class WhatIf:
     rows: list[report_service.WhatIfOut]
     # the row of the share that is asked for
     asked: report_service.WhatIfOut | None
-    # the row nearest to what is read twice today, and that share
-    today: report_service.WhatIfOut | None
-    now: float | None
+    # what the policy in force reads twice
+    today: report_service.SecondReadsOut | None
     n_cases: int
     # the operating curve with today's share
     plot: report_service.ReportPlot
@@ -110,14 +112,11 @@ def compute_what_if(context: ServiceContext, principal: Principal | None, share:
     published = load_latest_report(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, None, None, 0, report_service.draw_operating_curve([], None), [])
-    with context.database.read() as session:
-        now = report_service.current_second_read_share(session, body)
-    rows = body.what_if
-    nearest = None if now is None or not rows else min(rows, key=lambda row: abs(row.share - now))
+        return WhatIf(published, [], None, None, 0, report_service.draw_operating_curve([], None), [])
+    rows, today = body.what_if, body.findings.second_reads
     chosen_row = next((row for row in rows if round(100 * row.share) == share), None)
-    plot = report_service.draw_operating_curve(rows, now)
-    return WhatIf(published, rows, chosen_row, nearest, now, body.document.n_cases, plot, body.designs)
+    plot = report_service.draw_operating_curve(rows, today)
+    return WhatIf(published, rows, chosen_row, today, body.document.n_cases, plot, body.designs)
 
 
 def load_chart_csv(
@@ -144,6 +143,14 @@ def _chart_rows(body: report_service.ReportBody, name: str, names: Mapping[str, 
         ],
         "triage": [
             {**row.model_dump(exclude={"caught"}), **_estimate_columns("caught", row.caught)} for row in body.what_if
+        ],
+        "sensitivity": [
+            {
+                "class": row.class_code,
+                "name": class_name(row.class_code, names),
+                **_estimate_columns("sensitivity", row.sensitivity),
+            }
+            for row in body.findings.sensitivity
         ],
         "pairs": [
             {
@@ -215,9 +222,28 @@ _Filter = Annotated[ReportFilter, Depends(_report_filter)]
 @router.get("/report")
 def show_report(request: Request, context: AppContext, principal: _Viewer, chosen: _Filter) -> Response:
     """What the labels collected so far say about the champion, as the worker made it last."""
+    return _show_page(request, context, principal, chosen, "report.html")
+
+
+@router.get("/report/appendix")
+def show_appendix(request: Request, context: AppContext, principal: _Viewer, chosen: _Filter) -> Response:
+    """Every number of the same report, for a statistician."""
+    return _show_page(request, context, principal, chosen, "appendix.html")
+
+
+def _show_page(
+    request: Request, context: ServiceContext, principal: Principal, chosen: ReportFilter, template: str
+) -> Response:
     view = report_page(context, principal, chosen)
-    query = urlencode({name: value for name, value in asdict(chosen).items() if value})
-    return render_page(request, "report.html", principal, view=view, asked=chosen, query=query)
+    unweighted = f"?{replace(chosen, weighting='none').query}"
+    links = {  # of reports that count what this one leaves out for a reason
+        "partition": f"?{replace(chosen, partition='all').query}",
+        "other-cells": f"?{replace(chosen, site=None).query}",
+        "open": unweighted,
+        "outside": unweighted,
+        "unanswered": unweighted,
+    }
+    return render_page(request, template, principal, view=view, asked=chosen, query=chosen.query, links=links)
 
 
 @router.get("/report/numbers/{name}.csv")
@@ -272,7 +298,20 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     versions, draws = policies.items, policies.draws
     what_if = compute_what_if(page.context, page.principal, share)
     stored, now = PolicyForm.of(versions[0]), versions[0]
-    return page.render("policy.html", stored=stored, versions=versions, now=now, draws=draws, what_if=what_if)
+    urgent = UrgentRow.typed(page.refused.at("/policy").typed) or [UrgentRow.of(rule) for rule in now.urgent]
+    urgent += [UrgentRow()] * max(1, URGENT_ROWS - len(urgent))
+    classes = reading_classes(page.session) if champion_since(page.session) else []
+    return page.render(
+        "policy.html",
+        stored=stored,
+        versions=versions,
+        now=now,
+        draws=draws,
+        what_if=what_if,
+        urgent=urgent,
+        classes=classes,
+        names={info.code: info.name for info in classes},
+    )
 
 
 @router.post("/policy")

@@ -5,16 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from app.accounts import service as accounts
-from app.accounts.service import GuardedRoute, RequireScope
+from app.accounts.service import GuardedRoute, RequireScope, SignInThrottle
 from app.cases.service import close_windows_of_account
 from app.context import AppContext, ServiceContext
 from app.database.engine import WriteSession
 from app.demo.people import read_notice
-from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, Unauthenticated
+from app.http.errors import Forbidden, InvalidValue, NotFound, Problem, RateLimited, Unauthenticated
 from app.http.languages import COOKIE as LANGUAGE_COOKIE
 from app.http.languages import LANGUAGES
 from app.http.models import PageText
 from app.http.principal import COOKIE, SECURE_COOKIE, Principal, is_secure, session_cookie, session_token
+from app.invitations.service import is_known_link, open_invitation, use_invitation
 from app.web.forms import back_to
 from app.web.page import Page, PeopleForm, PeoplePage
 from app.web.render import redirect_to, render_page
@@ -24,9 +25,9 @@ _People = Annotated[Principal, Depends(RequireScope("cases:read", "reads:own"))]
 
 
 @router.get("/", dependencies=[Depends(accounts.allow_everyone)])
-def redirect_to_worklist() -> Response:
-    """Go to the worklist."""
-    return redirect_to("/worklist")
+def redirect_to_today() -> Response:
+    """Go to the first page of a day."""
+    return redirect_to("/today")
 
 
 @router.get("/login", dependencies=[Depends(accounts.allow_everyone)])
@@ -67,15 +68,58 @@ async def log_in(
     attempt = await accounts.sign_in(context.database, context.keys.audit, throttle, address, name, password)
     if attempt.token is None:
         return _login_page(request, context, 401, Unauthenticated(attempt.refused), name)
-    return signed_in(request, attempt.token, "/account" if attempt.used_up else "/worklist")
+    return signed_in(request, attempt.token, "/account" if attempt.used_up else "/today")
 
 
-def signed_in(request: Request, token: str, path: str = "/worklist") -> Response:
-    """Go to a page with a session cookie: the worklist, or where somebody first chooses a password of their own."""
+def signed_in(request: Request, token: str, path: str = "/today") -> Response:
+    """Go to a page with a session cookie: the first of a day, or the one for a first password."""
     response = redirect_to(path)
     seconds, secure = int(accounts.SESSION_LIFETIME.total_seconds()), is_secure(request)
     response.set_cookie(session_cookie(request), token, max_age=seconds, secure=secure, httponly=True, samesite="lax")
     return response
+
+
+#: Name under which unknown links of an address are counted, like wrong passwords; no account has such a name.
+_LINKS = "\x00 links"
+
+
+def _refuse_guesses(request: Request) -> tuple[SignInThrottle, str]:
+    """Refuse an address that has tried many unknown links; gives what counts them, and the address."""
+    throttle, address = request.app.state.sign_in_throttle, "" if request.client is None else request.client.host
+    if throttle.must_wait(address, _LINKS):
+        raise RateLimited("too many links that do not work; wait a few minutes")
+    return throttle, address
+
+
+def _refused_link(request: Request, context: ServiceContext, token: str) -> Response:
+    throttle, address = _refuse_guesses(request)
+    with context.database.read() as session:
+        if not is_known_link(session, token):  # one that is used or expired is no guess
+            throttle.failed(address, _LINKS)
+    return render_page(request, "invitation.html", None, 404, view=None)
+
+
+@router.get("/invitations/{token}", dependencies=[Depends(accounts.allow_everyone)])
+def show_invitation(token: str, request: Request, context: AppContext) -> Response:
+    """What an invitation is for, with the button that uses its link up; nothing that only looks at links does."""
+    _refuse_guesses(request)
+    with context.database.read() as session:
+        view = open_invitation(session, token)
+    if view is None:
+        return _refused_link(request, context, token)
+    return render_page(request, "invitation.html", None, view=view)
+
+
+@router.post("/invitations/{token}", dependencies=[Depends(accounts.allow_everyone)])
+def accept_invitation(token: str, request: Request, context: AppContext) -> Response:
+    """Sign in by the link of an invitation, once."""
+    accounts.refuse_cross_site(request)
+    throttle, address = _refuse_guesses(request)
+    begun = use_invitation(context.database, context.keys.audit, token)
+    if begun is None:
+        return _refused_link(request, context, token)
+    throttle.succeeded(address, _LINKS)
+    return signed_in(request, begun)
 
 
 def _require_provider(context: AppContext) -> accounts.OidcProvider:

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 8548d74bda77d1f4.
+"""Operations of the API. Made from the OpenAPI document 8f7c111e4643f263.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -197,6 +197,32 @@ class AsyncOperations:
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/field")
         return await self._bytes(request)
 
+    async def add_comment(
+        self, case_id: Id, body: models.CommentIn, *, idempotency_key: str | None = None
+    ) -> models.CommentOut:
+        """Submit a comment. Annotators may once the cell is shown to them in full.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request(
+            "POST",
+            f"/v1/cases/{quote(str(case_id), safe='')}/comments",
+            body=body,
+            headers={"Idempotency-Key": idempotency_key or new_key()},
+        )
+        return await self._model(models.CommentOut, request)
+
+    async def list_comments(self, case_id: Id) -> models.CommentsOut:
+        """List the comments on a cell. Oldest first; annotators see them once the cell is shown to them in full.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+        """
+        request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/comments")
+        return await self._model(models.CommentsOut, request)
+
     async def lease_read(self, *, idempotency_key: str | None = None) -> models.ReadOut | None:
         """Lease the next read. By due date, then shuffled; at most three at a time.
 
@@ -366,6 +392,50 @@ class AsyncOperations:
             query={"exclude_annotator": exclude_annotator, "annotators": annotators},
         )
         return await self._model(models.PosteriorOut, request)
+
+    async def settle_case(
+        self, case_id: Id, body: models.OutcomeIn, *, idempotency_key: str | None = None
+    ) -> models.OutcomeOut:
+        """Settle a cell. As a class, as split or by rule; its open adjudications are withdrawn.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request(
+            "POST",
+            f"/v1/cases/{quote(str(case_id), safe='')}/outcome",
+            body=body,
+            headers={"Idempotency-Key": idempotency_key or new_key()},
+        )
+        return await self._model(models.OutcomeOut, request)
+
+    async def reopen_case(self, case_id: Id, *, reason: str | None = None) -> None:
+        """Reopen a settled cell. Its outcome stays in the history.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            reason: Reason for the audit log, 1 to 2,000 characters.
+        """
+        request = Request("DELETE", f"/v1/cases/{quote(str(case_id), safe='')}/outcome", query={"reason": reason})
+        await self._bytes(request)
+
+    async def assign_read(
+        self, case_id: Id, body: models.AssignmentIn, *, idempotency_key: str | None = None
+    ) -> models.RequestOut:
+        """Assign a read. An annotator is asked for the next open read, or an adjudication if none is open.
+
+        Args:
+            case_id: Id of the cell, a UUID. Annotators use the id from their own read.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request(
+            "POST",
+            f"/v1/cases/{quote(str(case_id), safe='')}/assignments",
+            body=body,
+            headers={"Idempotency-Key": idempotency_key or new_key()},
+        )
+        return await self._model(models.RequestOut, request)
 
     async def list_annotators(self) -> models.AnnotatorsOut:
         """List annotators. Those with accounts, in alphabetical order."""
@@ -542,6 +612,19 @@ class AsyncOperations:
         """
         request = Request("POST", "/v1/policies", body=body, headers={"Idempotency-Key": idempotency_key or new_key()})
         return await self._model(models.PolicyOut, request)
+
+    async def invite_annotator(
+        self, body: models.InvitationIn, *, idempotency_key: str | None = None
+    ) -> models.InvitationOut:
+        """Create an invitation. Its link signs an annotator in once, within 72 hours, to read some cells.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request(
+            "POST", "/v1/invitations", body=body, headers={"Idempotency-Key": idempotency_key or new_key()}
+        )
+        return await self._model(models.InvitationOut, request)
 
     async def start_import(self, content: bytes, *, idempotency_key: str | None = None) -> models.JobOut:
         """Import a zip of images.  A job stores them; an optional `manifest.csv` has the columns file, external_id, patient, site, metadata, field.
@@ -735,6 +818,23 @@ class AsyncOperations:
         """
         request = Request("GET", f"/v1/evaluations/{quote(str(evaluation_id), safe='')}")
         return await self._model(models.EvaluationOut, request)
+
+    async def get_report(
+        self,
+        *,
+        partition: Literal["all", "evaluation", "calibration"] | None = None,
+        weighting: Literal["ipw", "none"] | None = None,
+        site: str | None = None,
+    ) -> models.FindingsOut:
+        """Get the report's numbers. Those of its sentences, computed now, about the champion.
+
+        Args:
+            partition: Only cells of this part, split by patient: `calibration` cells fit calibrations, `evaluation` cells measure quality, `all` are both.
+            weighting: `ipw`: only cells whose planned reads have closed, weighted by the inverse probability of their selection; `none`: all cells count the same, for comparison.
+            site: Only cells of this site.
+        """
+        request = Request("GET", "/v1/report", query={"partition": partition, "weighting": weighting, "site": site})
+        return await self._model(models.FindingsOut, request)
 
     async def get_report_targets(self) -> models.TargetsOut:
         """Get the report's targets. The ETag is the value for `If-Match`."""

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 8548d74bda77d1f4.
+"""What the API takes and answers. Made from the OpenAPI document 8f7c111e4643f263.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -177,6 +177,16 @@ class AnsweredOut(BaseModel):
 
     run: RunOut
     """The run after this answer."""
+
+
+class AssignmentIn(BaseModel):
+    """An annotator who is to read a cell."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    annotator: str
+    """Name of the annotator, who must not have met the cell or one with the same image."""
 
 
 class Attempt(BaseModel):
@@ -377,6 +387,9 @@ class CaseOut(BaseModel):
     has_field: bool = False
     """True if `GET /v1/cases/{case_id}/field` returns a wider image around the cell."""
 
+    outcome: OutcomeOut | None = None
+    """What the cell was settled as; null if it was not, or is open again."""
+
 
 class CasesOut(BaseModel):
     """A page of cells."""
@@ -456,6 +469,54 @@ class ClassOut(BaseModel):
 
     group: str = ""
     """Heading above the class on the reading page; empty without one."""
+
+
+class CommentIn(BaseModel):
+    """A comment on a cell, with a place on its image or without."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    text: str
+    """The comment, 1 to 2,000 characters."""
+
+    x: float | None = None
+    """Place on the image: share of its width from the left, 0 to 1; null or left out: the comment is about the whole cell."""
+
+    y: float | None = None
+    """Place on the image: share of its height from the top, 0 to 1; null or left out: the comment is about the whole cell."""
+
+
+class CommentOut(BaseModel):
+    """A comment on a cell."""
+
+    id: str
+    """Id of the comment, a UUID."""
+
+    case_id: str
+    """Id of the cell, a UUID."""
+
+    author: str
+    """Name of the account that wrote the comment."""
+
+    text: str
+    """The comment, 1 to 2,000 characters."""
+
+    x: float | None
+    """Place on the image: share of its width from the left, 0 to 1; null or left out: the comment is about the whole cell."""
+
+    y: float | None
+    """Place on the image: share of its height from the top, 0 to 1; null or left out: the comment is about the whole cell."""
+
+    created_at: AwareDatetime
+    """Time of creation, in UTC."""
+
+
+class CommentsOut(BaseModel):
+    """Comments on a cell."""
+
+    items: list[CommentOut]
+    """Comments, oldest first."""
 
 
 class ComparedOut(BaseModel):
@@ -677,6 +738,32 @@ class DriftOut(BaseModel):
     """Limits of these numbers, a sentence each."""
 
 
+class DurationOut(BaseModel):
+    """
+    Hours by which half and nine tenths of what was begun had ended, null where fewer have.
+
+    `low` and `high`: 95% interval of the hours by which nine tenths had; null where it has no end.
+    """
+
+    n: int
+    """Number of planned reads of the last 13 weeks."""
+
+    n_open: int
+    """Number of them without an answer yet."""
+
+    median: float | None
+    """Hours by which half of them were answered; null if fewer are."""
+
+    nine_tenths: float | None
+    """Hours by which 90% of them were answered; null if fewer are."""
+
+    low: float | None
+    """Lower end of the 95% interval of `nine_tenths`; null if unknown."""
+
+    high: float | None
+    """Upper end of the 95% interval of `nine_tenths`; null if unknown."""
+
+
 class EvaluationIn(BaseModel):
     """Options of a frozen evaluation."""
 
@@ -766,6 +853,41 @@ class FeedbackOut(BaseModel):
     """The numbers above as English sentences, in reading order."""
 
 
+class FindingsOut(BaseModel):
+    """
+    Numbers of the sentences; null if there are too few labels.
+
+    `disagreement`: of the fifth of the cases with the highest disagreement probability. `leading`: of the cases whose leading class has a probability of .8 or more, or of the fifth where that is highest.
+    """
+
+    n_cases: int
+    """Number of cells."""
+
+    n_labels: int
+    """Number of labels."""
+
+    left_out: list[LeftOutOut]
+    """Labels that no estimate uses, by reason; with `n_labels` they are all labels."""
+
+    disagreement: SaidOut | None
+    """Disagreement between two annotators in the fifth of the cells with the highest disagreement probability; null with too few labels."""
+
+    leading: SaidOut | None
+    """Confident predictions: cells whose leading class has a probability of at least 0.8, or the fifth with the highest one; null with too few labels."""
+
+    second_reads: SecondReadsOut
+    """Second reads that the policy in force requests, and what they catch."""
+
+    agreement: MetricOut | None
+    """Probability that two annotators of a cell agree, 0 to 1; null with too few labels."""
+
+    answering: DurationOut
+    """Time from the request of a planned read to its answer."""
+
+    sensitivity: list[SensitivityOut]
+    """Sensitivity for each class with labels, the most frequent class first."""
+
+
 class Gate(BaseModel):
     """Result of the promotion check."""
 
@@ -850,6 +972,32 @@ class ImportRowOut(BaseModel):
 
     detail: str
     """Reason for a failed or ignored row, or how a known cell differs from it; else empty."""
+
+
+class InvitationIn(BaseModel):
+    """An annotator to invite, and the cells that they are asked to read."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    annotator: str
+    """Name of the annotator, 1 to 100 characters. Without an account of this name one is created, for a guest: they are given the reads that are assigned to them and no others."""
+
+    cases: list[UUID]
+    """Ids of the cells to read, 1 to 100. Each open read is assigned to the annotator; a cell without one gets an adjudication."""
+
+
+class InvitationOut(BaseModel):
+    """An invitation, with its link."""
+
+    url: str
+    """Link that signs the annotator in once. The service stores no copy."""
+
+    expires_at: AwareDatetime
+    """Time from which on the link no longer works, in UTC: 72 hours after its creation."""
+
+    annotator: str
+    """Name of the annotator, 1 to 100 characters. Without an account of this name one is created, for a guest: they are given the reads that are assigned to them and no others."""
 
 
 class ItemOut(BaseModel):
@@ -1009,6 +1157,30 @@ class LabelsOut(BaseModel):
 
     items: list[LabelOut]
     """Labels, oldest first."""
+
+
+class LeftOutOut(BaseModel):
+    """Labels that no estimate uses, for one reason."""
+
+    reason: Literal[
+        "not-blinded",
+        "adjudication",
+        "late",
+        "correctable",
+        "withdrawn",
+        "no-prediction",
+        "trained-on",
+        "partition",
+        "other-cells",
+        "other-class",
+        "open",
+        "outside",
+        "unanswered",
+    ]
+    """Why the labels are not used, the first reason that applies: `not-blinded`, `adjudication`, `late` or `correctable` answers, `withdrawn` ones; `no-prediction` of the cell, `trained-on` it, other `partition`, `other-cells` by the filters, `other-class`; first read `open`; labels of an `outside` system, another planned read `unanswered`."""
+
+    n_labels: int
+    """Number of these labels."""
 
 
 class LimitOut(BaseModel):
@@ -1195,6 +1367,47 @@ class NamedReaderOut(BaseModel):
 
     remark: str | None
     """Main difference of the annotator from the population, in a sentence; null without one."""
+
+
+class OutcomeIn(BaseModel):
+    """What a cell is settled as: a class, split, or by rule."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    class_: Annotated[str | None, Field(alias="class")] = None
+    """Code of the class. Null or left out: with `split` or `by_rule`."""
+
+    split: bool = False
+    """True if the cell is settled without a class, since experts differ."""
+
+    by_rule: bool = False
+    """True if the rule decides: the class of more than half of at least three final blinded labels, else split once the policy allows no further label or no annotator is left."""
+
+    reason: str | None = None
+    """Reason of the outcome, 1 to 2,000 characters. Null or left out: with `by_rule`."""
+
+
+class OutcomeOut(BaseModel):
+    """What a cell was settled as."""
+
+    class_: Annotated[str | None, Field(alias="class")]
+    """Code of the class; null if split."""
+
+    split: bool
+    """True if the cell was settled without a class, since experts differ."""
+
+    rule: Literal["majority", "split"] | None
+    """`majority`: more than half of the final blinded labels name the class; `split`: no class has a majority. Null if a person decided."""
+
+    by: str | None
+    """Name of the person who decided; null for a rule."""
+
+    at: AwareDatetime
+    """Time of the decision, in UTC."""
+
+    reason: str | None
+    """Reason that the person gave; null for a rule, or after the patient was erased."""
 
 
 class OwnLabelIn(BaseModel):
@@ -1384,6 +1597,9 @@ class PolicyIn(BaseModel):
     require_qualification: bool = False
     """True gives reads only to qualified annotators."""
 
+    urgent: Annotated[list[UrgentClassIn], Field(validate_default=True)] = []
+    """Classes that bring a patient forward: if a new cell's probability of `class` is `above` or more, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
+
     reason: str
     """Reason for the audit log, 1 to 200 characters."""
 
@@ -1435,6 +1651,9 @@ class PolicyOut(BaseModel):
 
     require_qualification: bool
     """True gives reads only to qualified annotators."""
+
+    urgent: list[UrgentClassOut]
+    """Classes that bring a patient forward: if a new cell's probability of `class` is `above` or more, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
 
     reason: str
     """Reason of the change."""
@@ -2263,6 +2482,16 @@ class RunOut(BaseModel):
     """Result of a finished qualification; null in training and while open."""
 
 
+class SaidOut(BaseModel):
+    """What predictions said of some cases, on average, and what annotators did."""
+
+    said: float
+    """Mean predicted probability, 0 to 1."""
+
+    seen: MetricOut
+    """Observed share, 0 to 1, with its 95% interval."""
+
+
 class ScoreMonitorOut(BaseModel):
     """Alarm on the champion's clipped log score since its promotion."""
 
@@ -2306,6 +2535,22 @@ class ScoreMonitorOut(BaseModel):
     """Limits of these numbers, a sentence each."""
 
 
+class SecondReadsOut(BaseModel):
+    """Second reads that the policy in force requests among the cases, and the disagreements that they catch."""
+
+    policy_version: int
+    """Version of the policy in force."""
+
+    by: Literal["disagreement", "expected_gain"]
+    """Score by which the policy orders cells: `disagreement` or `expected_gain`."""
+
+    share: float | None
+    """Share of the cells that the policy selects for a second read, 0 to 1, without random-sample reads; null without cells."""
+
+    caught: MetricOut | None
+    """Share of the disagreements in the selected cells, 0 to 1; null before the first disagreement. Random second reads would catch `share`."""
+
+
 class SelectionOut(BaseModel):
     """How the labelled cells were selected."""
 
@@ -2326,6 +2571,16 @@ class SelectionOut(BaseModel):
 
     cannot_tell: list[CannotTellOut]
     """Reads that ended with "cannot tell", by arm and quintile."""
+
+
+class SensitivityOut(BaseModel):
+    """How often the leading class is the one that an annotator names."""
+
+    class_code: str
+    """Code of the class."""
+
+    sensitivity: MetricOut
+    """Share of the labels of this class for which it is also the most probable class, 0 to 1."""
 
 
 class SetQualityOut(BaseModel):
@@ -2529,6 +2784,35 @@ class TriageOut(BaseModel):
 
     pi: float
     """Probability of a second planned read, 0 to 1."""
+
+
+class UrgentClassIn(BaseModel):
+    """A class that brings all cells of a patient forward, if one of them may be of it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    class_: Annotated[str, Field(alias="class")]
+    """Class code."""
+
+    above: float
+    """Probability from which the class counts as possible, above 0 to 1."""
+
+    hours: int
+    """Hours within which the patient's cells are due, 1 to 8,760."""
+
+
+class UrgentClassOut(BaseModel):
+    """A class that brings all cells of a patient forward."""
+
+    class_: Annotated[str, Field(alias="class")]
+    """Class code."""
+
+    above: float
+    """Probability from which the class counts as possible, above 0 to 1."""
+
+    hours: int
+    """Hours within which the patient's cells are due, 1 to 8,760."""
 
 
 class WeightsOut(BaseModel):

@@ -50,7 +50,7 @@ def test_the_api_and_the_page_give_what_further_annotators_would_agree_on(servic
         assert sum(masses["class_probs"].values()) + masses["split"] == pytest.approx(1)
         assert 1 - sum(masses["pair_probs"].values()) == pytest.approx(found["disagreement_prob"])
     page = page_of(service, case_id)
-    assert page.count("<circle") == 10
+    assert page.count("<circle cx") == 10
     dots = [int(n) for n in re.findall(r'class="hidden">(\d+) of 10', page)]
     assert (sum(dots), len(dots)) == (10, len(prediction["classes"]))
     assert page.index("3 other classes") < page.index("95% interval")
@@ -172,6 +172,6 @@ def test_the_report_shows_predicted_and_observed_consensus(service: Service) -> 
     all_once(service)
     for number in range(6):
         store(service, f"cell {number}", cell_png(number), {"outside 0": 0, "outside 1": number % 2})
-    page = report_page(service, partition="all", weighting="none")
+    page = report_page(service, path="/report/appendix", partition="all", weighting="none")
     block = page[page.index("<h2>Consensus, predicted and observed") :]
     assert "50%" in re.sub(r"<[^>]+>", " ", block[block.index("they disagree") :][:400])

@@ -38,6 +38,7 @@ def ward(service: Service) -> Service:
     read = store(service, "cell read", cell_png(0), {}, patient="P-17", site="North")
     answer_next(service, "anna", codes[2], flag=True)
     service.outside_label(read, "Dr Outside", codes[3])
+    service.add_annotator("cleo")  # who decides where the two differ
     set_policy(service, threshold=0.0, adjudicate_below=0.99)
     store(service, "cell disputed", cell_png(1), {}, patient="P-18", site="South")
     for who, code in (("anna", codes[0]), ("ben", codes[1])):

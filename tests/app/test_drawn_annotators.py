@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.accounts import people as auth
 from app.accounts.people import reading_annotators
 from app.audit.chain.keys import DerivedKey
 from app.audit.verify import check_audit
@@ -25,11 +24,8 @@ READERS = ("anna", "ben", "cleo", "dora")
 
 def drawing(service: Service, *more: str, **fields: Any) -> dict[str, Any]:
     """From now on annotators are drawn, and every case is read twice; gives the policy."""
-    context = service.context
-    with context.database.write() as session:
-        for name in more:
-            auth.add_account(session, context.keys.audit, name, "annotator")
-            service.keys[name] = auth.add_key(session, context.keys.audit, name, [])[1]
+    for name in more:
+        service.add_annotator(name)
     return set_policy(service, **{"threshold": 0.0, "reveal": "never", "draw_readers": True} | fields)
 
 

@@ -118,7 +118,7 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 0}, patient=f"p{number}")
     assert service.document("/v1/agreement", partition="all")["krippendorff_alpha"]["value"] is None
-    assert "a disagreement between two annotators" in report_page(service, partition="all")
+    assert "no two annotators have disagreed yet" in report_page(service, partition="all")
     assert finish_job(service, "/v1/evaluations", partition="all")["error"] is None
 
 
@@ -234,7 +234,7 @@ def test_taking_a_label_back_after_the_reveal_changes_no_estimate_and_is_reporte
     expected = {"n_labels": 6, "n_revised": 0, "n_retracted": 3}
     expected |= {"towards_prediction": 3 - away, "away_from_prediction": away}
     assert service.document("/v1/agreement", **ALL)["after_reveal"] == expected
-    assert "withdrawn after unblinding" in report_page(service, partition="all")
+    assert "withdrawn after unblinding" in report_page(service, path="/report/appendix", partition="all")
 
 
 def test_taking_a_label_back_before_anything_was_shown_takes_it_out(service: Service) -> None:
@@ -375,7 +375,7 @@ def _after_one_label(service: Service, case_id: str) -> None:
     assert 0 <= rows[0, "all"]["coverage"]["value"] <= 1 <= rows[0, "all"]["mean_size"]["value"] <= 8
     page = service.get("viewer", f"/cases/{newest}", headers={"Accept": "text/html"}).text
     assert "Prediction set" in page
-    assert "Prediction sets" in report_page(service)
+    assert "Prediction sets" in report_page(service, path="/report/appendix")
 
 
 def test_where_only_outside_systems_answer_their_labels_count_and_it_is_said(service: Service) -> None:

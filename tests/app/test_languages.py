@@ -219,7 +219,16 @@ NAMES = {
 PAGES = {
     "admin": (
         *("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/readers", "/references", "/people"),
-        *("/audit", "/practice", "/help", "/flagged", "/annotators/r1", "/report?partition=all", "/account"),
+        *(
+            "/report/appendix",
+            "/audit",
+            "/practice",
+            "/help",
+            "/flagged",
+            "/annotators/r1",
+            "/report?partition=all",
+            "/account",
+        ),
         "/nowhere",
     ),
     "anna": ("/worklist", "/me", "/settled", "/practice", "/help", "/display", "/references"),

@@ -68,7 +68,7 @@ def test_a_one_time_password_asks_for_ones_own_before_anything_else(service: Ser
     chosen = service.client.post("/account", data={"wanted": GOOD}).text
     assert "Continue" in chosen
     assert "<nav" in chosen
-    assert log_in(service, "anna", GOOD).headers["location"] == "/worklist"
+    assert log_in(service, "anna", GOOD).headers["location"] == "/today"
 
 
 def test_whoever_left_without_choosing_a_password_is_told_what_to_do(service: Service) -> None:
@@ -236,7 +236,7 @@ def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
 def test_a_linked_person_signs_in_and_another_is_told_why_not(service: Service, provider: OpenIdProvider) -> None:
     assert "Single sign-on" in service.client.get("/login").text
     answer = go(service, provider)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/worklist")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/today")
     assert "<bdi>anna</bdi> · annotator" in service.client.get("/worklist").text
     provider.subject = "somebody else"
     answer = go(service, provider)

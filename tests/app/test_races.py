@@ -107,7 +107,7 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     def note(what: str, method: str, path: str, **body: Any) -> Any:
         with locks_of(service) as transactions:
             headers = {"Idempotency-Key": uuid.uuid4().hex}
-            who = "outside" if what.startswith("outside") else "anna" if what != "store" else "admin"
+            who = "outside" if what.startswith("outside") else "admin" if what in {"store", "settle"} else "anna"
             answer = service.call(who, method, path, headers=headers, **body)
         assert answer.status_code < 300, (what, answer.text)
         seen[what] = max(transactions, key=lambda locks: len(locks.waited))
@@ -120,13 +120,16 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     case = service.case_of("anna", read["case_id"])  # its only planned read is in
     blind = {"label": "blast", "annotator": "r", "blind": True}
     label = note("outside label", "POST", f"/v1/cases/{case}/labels", json=blind)["label"]["id"]
+    service.add_annotator("cleo")
     set_policy(service, **seldom, adjudicate_below=0.999999)  # and what follows from it is another read
     note("outside revision", "POST", f"/v1/labels/{label}/revisions", json={"label": "lymphocyte", "reason": "a slip"})
+    note("settle", "POST", f"/v1/cases/{case}/outcome", json={"split": True, "reason": "they differ"})
     note("store", "POST", "/v1/cases", files={"image": ("x", cell_png(9))}, data={"external_id": "new"})
     for what, locks in seen.items():
         assert locks.waited == sorted(locks.waited, key=ORDER.index), (what, locks.waited)
         assert all(statement.startswith(LINKING) for statement in locks.linking), (what, locks.linking)
-    assert seen["decline"].waited == seen["label"].waited == ["read_requests", "cases", "audit_head"]
+    for what in ("decline", "label", "settle"):
+        assert seen[what].waited == ["read_requests", "cases", "audit_head"], what
     assert seen["outside label"].waited == ["cases", "audit_head"]
     assert [request.arm for request in requests_of(service, case)] == ["first", "adjudication"]
     assert seen["store"].waited == ["audit_head"]

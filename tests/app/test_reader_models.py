@@ -266,7 +266,7 @@ def test_metrics_comparison_and_report_have_both_intervals(service: Service, wei
     compared = service.document(f"/v1/releases/{release}/comparison", **asked)["metrics"]
     assert compared["L"]["champion"] == metrics["L"]
     assert compared["L"]["change"]["low_new"] == compared["L"]["change"]["high_new"] == 0
-    assert "for new annotators" in report_page(service, **asked)
+    assert "for new annotators" in report_page(service, path="/report/appendix", **asked)
     frozen = finish_job(service, "/v1/evaluations", **asked)["id"]
     found = service.document(f"/v1/evaluations/{frozen}")["document"]["metrics"]
     for name, row in metrics.items():

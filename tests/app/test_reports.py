@@ -4,7 +4,6 @@ import csv
 import io
 import re
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,17 +14,19 @@ from sqlalchemy import func, select, update
 
 from app.database.tables import Job, PublishedReportRow, ReadRequest, ReportTargets, utc_now
 from app.http.models import MetricOut
-from app.metrics.cohort import CohortQuery, build_cohort
+from app.metrics.cohort import Cohort, CohortQuery, build_cohort
 from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import BinOut
 from app.reports import publishing, report
 from app.reports.charts import ReadersAnnex, build_readers_annex, draw_reliability
 from app.reports.publishing import read_published_report
 from app.reports.report import STYLE, build_report
-from app.reports.schemas import DurationOut, ReportBody, SaidOut, ShareOut
+from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut, SecondReadsOut
+from app.reports.second_reads import RequestedReads
 from app.reports.sentences import VERDICTS, write_report_sentences
 from app.reports.statistics import compute_findings, estimate_duration, rank_confused_pairs
 from app.reports.targets import TargetsOut
+from ml.util.arrays import FloatArray
 from tests.support.jobs import finish_job, work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect, raising, store
@@ -50,7 +51,7 @@ def losses(page: str) -> dict[str, tuple[float, int]]:
 @pytest.mark.parametrize("asked", [{}, ALL, {"partition": "calibration"}])
 def test_the_parts_of_the_loss_add_up_on_the_page(service: Service, asked: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)
-    shown = losses(report_page(service, **asked))
+    shown = losses(report_page(service, path="/report/appendix", **asked))
     whole, calibration, dispersion = (shown[name] for name in ("EL", "CL", "DL"))
     assert round(calibration[0] + dispersion[0], 4) == whole[0]
     assert len({n for _, n in (whole, calibration, dispersion)}) == 1  # one cohort
@@ -176,15 +177,16 @@ def bin_of(n: int, at: float) -> BinOut:
     return BinOut(low=low, high=low + 0.1, n=n, mean_prob=at, mean_freq=at, freq_low=None, freq_high=None)
 
 
-@pytest.mark.parametrize("sizes", [(5, 1, 4), (1, 1, 1), (9, 9, 9), (1, 5, 5), (2,), ()])
-def test_no_line_goes_through_a_single_case(sizes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("sizes", [(5, 1, 4), (1, 1, 1), (9, 9, 9), (1, 5, 5, 9, 6), (2,), ()])
+def test_a_point_stands_for_five_cells_and_three_points_make_a_chart(sizes: tuple[int, ...]) -> None:
     plot = draw_reliability([bin_of(n, 0.05 + place / 10) for place, n in enumerate(sizes)], "disagreement")
-    single = {mark.x for mark in plot.marks if mark.single}
-    assert len(plot.marks) == len(sizes)
-    assert len(single) == sizes.count(1)
-    for line in plot.segments:
-        assert not {line.x1, line.x2} & single
-    assert len(plot.segments) == sum(one > 1 and two > 1 for one, two in pairwise(sizes))
+    n_points = sum(n >= 5 for n in sizes)
+    assert len(plot.marks) == n_points
+    assert len(plot.segments) == max(n_points - 1, 0)
+    assert plot.is_worth_drawing == (n_points >= 3)
+    if plot.marks:  # the points fill their axes
+        assert max(mark.x for mark in plot.marks) >= 50
+        assert {tick.text for tick in plot.x_ticks} == {tick.text for tick in plot.y_ticks}
 
 
 def test_what_is_open_counts_as_long_as_it_has_been() -> None:
@@ -219,8 +221,8 @@ def frozen_page(service: Service, question: dict[str, str]) -> str:
 
 
 def said(page: str) -> list[str]:
-    """Verdict, sentence and target of each finding."""
-    return re.findall(r'<summary[^>]*><span class="verdict.*?</summary>', page, re.DOTALL)
+    """Question, sentence, verdict and target of each block."""
+    return re.findall(r'<h2>[^<]*</h2>\n<p class="said">.*?<p class="judged">.*?</p>', page, re.DOTALL)
 
 
 def plots(page: str) -> list[str]:
@@ -231,12 +233,15 @@ def plots(page: str) -> list[str]:
 def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, question: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)
     page, frozen = report_page(service, **question), frozen_page(service, question)
+    appendix = service.get("viewer", "/report/appendix", params=question).text
     assert len(said(page)) == 5
     assert said(frozen) == said(page)
-    assert len(plots(page)) > 5
-    assert plots(frozen) == plots(page)
-    for heading in ("Workload", "Confused classes", "By month", "By site", "Loss and its parts"):
-        assert f"<h2>{heading}" in frozen
+    assert plots(page)
+    assert plots(frozen) == plots(page) + plots(appendix)
+    headings = set(re.findall(r"<h2>[^<]+</h2>", page + appendix))
+    assert len(headings) > 15
+    only_online = {"<h2>Freeze an evaluation report</h2>", "<h2>Targets</h2>"}
+    assert {heading for heading in headings if heading not in frozen} <= only_online
     assert "<h3>Immature granulocyte</h3>" in frozen
     assert "immature_granulocyte" not in frozen
     # it opens offline
@@ -250,7 +255,7 @@ def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(servic
     service.add_case("alone", cell_png(1))
     frozen = frozen_page(service, ALL)
     assert len(said(frozen)) == 5
-    assert "not yet available" in frozen
+    assert "Not yet available: " in frozen
     assert annex(service).sentences == ["There are no labels yet."]
 
 
@@ -274,7 +279,7 @@ def test_few_annotators_are_said_plainly(service: Service, n: int, words: str) -
     found = annex(service)
     assert words in found.sentences[-1]
     assert not found.for_new_ones
-    assert words in report_page(service, partition="all", weighting="none")
+    assert words in report_page(service, path="/report/appendix", partition="all", weighting="none")
 
 
 def test_the_annex_has_each_annotator_and_both_intervals(service: Service) -> None:
@@ -321,28 +326,28 @@ def first_sentence(body: ReportBody, value: float, low: float, high: float) -> t
 
 
 SENTENCES = [
-    ((0.51, 0.35, 0.67), "51% (35 to 67), too low.", "missed-so-far"),
-    ((0.51, 0.45, 0.57), "51% (45 to 57), too low.", "missed"),
-    ((0.10, 0.05, 0.15), "10% (5 to 15), too high.", "missed"),
-    ((0.31, 0.26, 0.36), "31% (26 to 36), on target.", "met"),
-    ((0.33, 0.15, 0.55), "33% (15 to 55), on target.", "met-so-far"),
-    ((0.42, 0.25, 0.60), "42% (25 to 60), possibly too low.", "missed-so-far"),
-    ((0.36, 0.32, 0.39), "36% (32 to 39), too low, within the target.", "met"),
+    ((0.51, 0.35, 0.67), "51% (95% CI 35–67%). Too low.", "missed-so-far"),
+    ((0.51, 0.45, 0.57), "51% (95% CI 45–57%). Too low.", "missed"),
+    ((0.10, 0.05, 0.15), "10% (95% CI 5–15%). Too high.", "missed"),
+    ((0.31, 0.26, 0.36), "31% (95% CI 26–36%). On target.", "met"),
+    ((0.33, 0.15, 0.55), "33% (95% CI 15–55%). On target.", "met-so-far"),
+    ((0.42, 0.25, 0.60), "42% (95% CI 25–60%). Possibly too low.", "missed-so-far"),
+    ((0.36, 0.32, 0.39), "36% (95% CI 32–39%). Too low, within the target.", "met"),
 ]
 
 
 def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> None:
-    begins = "Predicted disagreement between two annotators: 30%; observed: "
+    begins = "Predicted disagreement between two annotators 30%; observed "
     for numbers, words, state in SENTENCES:
         assert first_sentence(body, *numbers) == (begins + words, state)
 
 
 def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -> None:
     def state(value: float, low: float, high: float) -> str:
-        caught = ShareOut(share=0.3, caught=estimate(value, low, high))
-        changed = body.model_copy(update={"findings": body.findings.model_copy(update={"caught": caught})})
+        caught = body.findings.second_reads.model_copy(update={"share": 0.3, "caught": estimate(value, low, high)})
+        changed = body.model_copy(update={"findings": body.findings.model_copy(update={"second_reads": caught})})
         third = write_report_sentences(changed, TARGETS)[2]
-        ends = f"{100 * value:.0f}% ({100 * low:.0f} to {100 * high:.0f})"
+        ends = f"{100 * value:.0f}% (95% CI {100 * low:.0f}–{100 * high:.0f}%)"
         begin = f"Second reads of 30% of the cells catch {ends} of the disagreements"
         assert third.text == f"{begin}; random second reads would catch 30%."
         return third.state
@@ -351,20 +356,22 @@ def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -
     assert state(0.50, 0.44, 0.58) == "missed"
     assert state(0.65, 0.55, 0.74) == "met-so-far"
     assert state(0.70, 0.61, 0.78) == "met"
+    assert state(0.30, 0.10, 0.70) == "missed"  # no better than chance
 
 
 def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
-    nothing = DurationOut(n=0, n_open=0, median=None, nine_tenths=None, low=None, high=None)
-    empty = body.findings.model_copy(update=dict.fromkeys(("disagreement", "leading", "caught", "agreement")))
-    workload = body.workload.model_copy(update={"answering": nothing})
-    found = write_report_sentences(body.model_copy(update={"findings": empty, "workload": workload}), TARGETS)
+    missing: dict[str, Any] = dict.fromkeys(("disagreement", "leading", "agreement"))
+    missing["answering"] = DurationOut(n=0, n_open=0, median=None, nine_tenths=None, low=None, high=None)
+    missing["second_reads"] = SecondReadsOut(policy_version=1, by="disagreement", share=0.1, caught=None)
+    empty = body.findings.model_copy(update=missing)
+    found = write_report_sentences(body.model_copy(update={"findings": empty}), TARGETS)
     assert [one.state for one in found] == ["unknown"] * 5
     assert len(set(VERDICTS.values())) == len(VERDICTS)  # they differ by words and not by colour
-    assert all(one.wanted for one in found)
+    assert all(one.text.startswith("Not yet available: ") for one in found)
 
 
 def test_labels_of_an_outside_system_tell_nothing_of_how_soon_people_read(body: ReportBody) -> None:
-    found = body.workload.answering
+    found = body.findings.answering
     assert found.n == found.n_open > 0
     assert found.median is None
     assert sum(week.answered for week in body.workload.weeks) == 18  # they are work that was done
@@ -388,17 +395,37 @@ def test_shares_of_pairs_are_shares_of_all_disagreements() -> None:
     named = [(row.first, row.second, row.n_cases) for row in pairs]
     assert named == [("c0", "c1", 6), ("c1", "c2", 3), ("c0", "c2", 1)]
     assert [row.share.value for row in pairs] == pytest.approx([0.6, 0.3, 0.1])
-    assert compute_findings(cohort).agreement is not None
-    assert compute_findings(cohort).agreement.value == pytest.approx(0.5)  # type: ignore[union-attr]
+    agreement = findings_of(cohort, np.zeros(20)).agreement
+    assert agreement is not None
+    assert agreement.value == pytest.approx(0.5)
 
 
-def test_the_sentence_on_second_reads_counts_what_was_planned() -> None:
+def findings_of(cohort: Cohort, selected: FloatArray) -> FindingsOut:
+    requested = RequestedReads(1, "disagreement", cohort.columns.disagreement_probs, selected)
+    return compute_findings(cohort, requested, estimate_duration(np.zeros(0), np.zeros(0, dtype=bool)), [])
+
+
+def test_the_sentence_on_second_reads_counts_what_the_rule_selects() -> None:
     columns = columns_of([[1, 1, 0]] * 4 + [[2, 0, 0]] * 4, [0.5] * 8)
-    columns.pi[:] = [1, 1, 1, 0.2, 1, 0.2, 0.2, 0.2]
-    found = compute_findings(build_cohort(columns, CohortQuery("all", "none"), 0.0)).caught
-    assert found is not None
-    assert found.share == pytest.approx(4.8 / 8)
-    assert found.caught.value == pytest.approx(3.2 / 4)
+    columns.pi[:] = 1  # as an earlier policy planned it
+    selected = np.array([1, 1, 1, 0, 1, 0, 0, 0.0])
+    found = findings_of(build_cohort(columns, CohortQuery("all", "none"), 0.0), selected).second_reads
+    assert found.caught is not None
+    assert found.share == pytest.approx(4 / 8)
+    assert found.caught.value == pytest.approx(3 / 4)
+
+
+def test_sensitivity_is_the_share_of_a_classs_labels_that_lead() -> None:
+    columns = columns_of([[2, 0, 0]] * 6 + [[1, 1, 0]] * 2 + [[0, 2, 0]] * 4, [0.5] * 12)
+    columns.class_probs[:] = [0.6, 0.3, 0.1]
+    columns.class_probs[-3:] = [0.1, 0.8, 0.1]
+    rows = findings_of(build_cohort(columns, CohortQuery("all", "none"), 0.0), np.zeros(12)).sensitivity
+    assert [row.class_code for row in rows] == ["c0", "c1"]  # the most frequent first
+    first, second = (row.sensitivity for row in rows)
+    assert (first.value, first.n) == (1.0, 8)
+    assert first.low is not None
+    assert 0.5 < first.low < 1  # eight hits of eight are no proof
+    assert (second.value, second.n) == (pytest.approx(3 / 5), 6)
 
 
 def test_the_policy_says_what_another_share_would_catch_and_cost(service: Service) -> None:
@@ -406,6 +433,7 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     page = report_page(service, path="/policy")
     assert "today " in page
     assert "30% with second read: catches" in page
+    assert "0.000" not in page
     assert "second reads per week" in page
     assert "60% with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):

@@ -112,9 +112,9 @@ def test_thousands_of_cells_by_keyboard_alone(browser: Browser, installation: In
     page.keyboard.press("Enter")
     until(page, lambda: len(stored(installation)) == 6 + columns, "the row is confirmed")
     assert set(stored(installation)[6:]) <= {("label", own, False), ("revision", own, False)}
-    until(page, lambda: page.locator(".cell-tile.own").count() == columns, "they have a mark")
+    until(page, lambda: page.locator(".cell-tile.settled").count() == columns, "they have a mark")
     page.keyboard.press("Control+z")
-    until(page, lambda: page.locator(".cell-tile.own").count() == 0, "the mark is gone")
+    until(page, lambda: page.locator(".cell-tile.settled").count() == 0, "the mark is gone")
     assert page.evaluate("window.shifts") == []
     assert lead.faults == []
 
@@ -135,8 +135,8 @@ def test_the_gallery_without_scripts_and_for_whom_it_is_not(browser: Browser, in
         box.check()
     page.locator("[name=label]").first.check()
     page.get_by_role("button", name="Give this class").click()
-    page.wait_for_selector("text=The labels are stored.")
+    page.wait_for_selector("text=The outcomes are stored.")
     assert len(stored(installation)) == before + 2
     page.get_by_role("button", name="Undo").click()
-    page.wait_for_selector("text=The labels are stored.")
+    page.wait_for_selector("text=The outcomes are stored.")
     assert {kind for kind, _, _ in stored(installation)[before + 2 :]} <= {"retraction", "revision"}

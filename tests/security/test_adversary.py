@@ -88,11 +88,14 @@ class Harness:
         self.drawn: set[str] = set()
 
     def arrive(self, first: int, n: int) -> None:
-        """Cases are stored one at a time, a tenth of them twice, while everybody watches what is public."""
+        """Cases are stored one at a time, a tenth of them twice, while everybody watches what is public; of those that
+        the rule selects, a lead comments on each."""
         for number in range(first, first + n):
             copies = 2 if number % self.twin_every == 0 else 1
             for copy in range(copies):
-                self.service.add_case(f"{number} {copy}", cell_png(number))
+                case = self.service.add_case(f"{number} {copy}", cell_png(number))
+                if case["prediction"]["triage"]["decision"] == "second_read":
+                    self.service.post("admin", f"/v1/cases/{case['id']}/comments", json={"text": "read it twice"})
                 shown = re.search(r'requests\{state="open"\} (\S+)', self.service.get(None, "/metrics").text)
                 self.polls.append((time.time(), float(shown[1]) if shown else 0.0))
 
@@ -154,6 +157,9 @@ class Harness:
         case, moment = read["case_id"], (UUID(read["case_id"]).int >> 80) / 1000
         moment = moment if abs(moment - time.time()) < 1e6 else 0.0
         before, image = get(who.name, f"/v1/cases/{case}"), get(who.name, read["image"])
+        at = time.perf_counter()
+        talk = get(who.name, f"/v1/cases/{case}/comments")
+        talk_seconds = time.perf_counter() - at
         digest = hashlib.sha256(image.content).hexdigest()
         disagreement = disagreement_of(before.json()["prediction"]) if before.status_code == 200 else 0.0
         varying = {"content-length", "x-request-id"}
@@ -163,6 +169,7 @@ class Harness:
             float(len(who.ids)), moment, max(who.ids, default=moment) - moment, self.counted(moment),
             before.status_code, disagreement, who.seen.get(digest, 0.0), seconds, len(answer.content),
             float(waiting[1]) if waiting else 0.0, float(len(str(sorted(headers.items())))),
+            talk.status_code, len(talk.content), talk_seconds,
         ]  # fmt: skip
         self.note_truth(read["id"])
         who.ids.append(moment)
@@ -290,9 +297,14 @@ def leak_gallery(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
     monkeypatch.setattr("app.cases.blindness.has_committed", by_a_lead)
 
 
+def leak_comments(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
+    monkeypatch.setattr("app.cases.comments.ensure_discussed", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     ("leak", "target", "rows", "n"),
     [
+        pytest.param(leak_comments, "triage (π = 1)", "all", 60, id="comments", marks=pytest.mark.heavy),
         pytest.param(leak_gallery, "gallery label", "all", 60, id="gallery", marks=pytest.mark.heavy),
         pytest.param(leak_arm, "audit", "all", 24, id="arm of few", marks=pytest.mark.heavy),
         pytest.param(leak_arm, "audit", "all", 200, id="arm", marks=pytest.mark.heavy),

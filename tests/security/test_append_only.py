@@ -56,6 +56,7 @@ def filled(service: Service) -> Service:
     """At least one row in every append-only table."""
     case = service.add_case()
     service.outside_label(case["id"], "reader", "blast")
+    service.settle(case["id"])
     with service.context.database.write() as session:
         prediction = session.execute(select(CasePrediction)).scalar_one()
         annotator = session.execute(select(Annotator)).scalars().first()

@@ -52,6 +52,7 @@ from tests.support.snapshots import write_snapshots
 
 PATIENT, EXTERNAL, ROW, FILE = "Zuckerkandl7", "Slide-Quixotic-9", "Slide-Unread-8", "zuckerkandlova-scan.png"
 NOTE, REASON, DECLINED = "has a limp since Olomouc", "her aunt Ludmila said", "I treat her at Hradec"
+SETTLED, COMMENT = "as at her visit in Pilsen", "as in her sister Libuse"
 EXIF, METADATA = "Zuckerkandlova Bozena", "born in Kunratice"
 
 
@@ -90,6 +91,7 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
         EXTERNAL, picture(), field=around, patient=PATIENT, site="north", metadata=f'{{"k": "{METADATA}"}}'
     )
     read = service.lease_on("anna", case["id"])
+    assert service.post("admin", f"/v1/cases/{case['id']}/comments", json={"text": COMMENT}).status_code == 201
     declined = service.post("anna", f"/v1/reads/{read}/decline", json={"reason": "other", "note": DECLINED})
     assert declined.status_code == 200, declined.text
     service.add_case("somebody-else", cell_png(3), patient="another", site="north")
@@ -97,6 +99,7 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
     label = service.label("outside", case["id"], first, annotator="r1", blind=True, note=NOTE).json()["label"]
     revised = {"label": second, "note": NOTE, "reason": REASON, "blind": True}
     assert service.post("outside", f"/v1/labels/{label['id']}/revisions", json=revised).status_code == 201
+    assert service.settle(case["id"], split=True, reason=SETTLED).status_code == 201
     rows = [f"{FILE},{EXTERNAL}-2,{PATIENT},north,", f"missing-{FILE},{ROW},{PATIENT},north,", "b.png,b,another,,"]
     send(service, packed(rows, {FILE: picture(6), "b.png": cell_png(4)}))
     broken = send(service, packed(rows, {FILE: picture(7)}))
@@ -115,7 +118,8 @@ def live_with(service: Service, spoil: Callable[[Service, str], None] = spoil_he
     assert len(erased) == 2
     assert any(row.stored_field_sha256 for row in erased)
     texts = {"name": PATIENT, "external id": EXTERNAL, "note": NOTE, "reason": REASON, "EXIF": EXIF, "row": ROW}
-    texts |= {"note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
+    texts |= {"reason of an outcome": SETTLED, "note of a declined read": DECLINED, "file": FILE, "metadata": METADATA}
+    texts["comment"] = COMMENT
     numbers = {"number": stable_name_hash(f"patient:{PATIENT}"), "coin": uniform_draw(context.keys.coin, EXTERNAL)}
     several: dict[str, Any] = {}
     for number, row in enumerate(erased):

@@ -63,6 +63,8 @@ def populate(service: Service) -> None:
     read = service.post("anna", "/v1/reads").json()
     assert service.post("anna", f"/v1/reads/{read['id']}/decline", json={"reason": "cannot_tell"}).status_code == 200
     service.post("anna", "/v1/reads")
+    assert service.settle(service.document("/v1/cases")["items"][0]["id"]).status_code == 201
+    service.add_annotator("cleo")  # ben has left, and second reads need two
     changed = {"rule": "capacity", "capacity_per_day": 3, "audit_rate": 0.5, "reason": "by capacity"}
     assert service.post("admin", "/v1/policies", json=changed).status_code == 201
     with service.context.database.write() as session:
@@ -73,7 +75,9 @@ def populate(service: Service) -> None:
         reader = session.execute(select(Annotator.id).order_by(Annotator.id).limit(1)).scalar_one()
         case_id, release_id = session.execute(select(CasePrediction.case_id, CasePrediction.release_id).limit(1)).one()
         record_exposure(session, reader, case_id, release_id, None)
-    service.add_case("of a day with a threshold")
+    case_id = service.add_case("of a day with a threshold")["id"]
+    assert service.post("admin", f"/v1/cases/{case_id}/comments", json={"text": "here", "x": 0, "y": 1}).is_success
+    assert service.post("admin", "/v1/invitations", json={"annotator": "guest", "cases": [case_id]}).is_success
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,15 @@ class Service:
         with self.context.database.write() as session:
             return auth.issue_one_time_password(session, self.context.keys.audit, name)
 
+    def add_annotator(self, name: str) -> None:
+        with self.context.database.write() as session:
+            auth.add_account(session, self.context.keys.audit, name, "annotator")
+            self.keys[name] = auth.add_key(session, self.context.keys.audit, name, [])[1]
+
+    def settle(self, case_id: str, who: str = "admin", **body: Any) -> httpx.Response:
+        """Settle a case, as split if nothing is said."""
+        return self.post(who, f"/v1/cases/{case_id}/outcome", json=body or {"split": True, "reason": "experts differ"})
+
     def set_disabled(self, name: str, *, disabled: bool) -> None:
         with self.context.database.write() as session:
             auth.set_disabled(session, self.context.keys.audit, name, disabled=disabled)

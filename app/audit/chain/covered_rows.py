@@ -121,6 +121,7 @@ COVERED: Mapping[str, TableCoverage] = {
     "case_twins": TableCoverage(),
     "class_definitions": TableCoverage(),
     "class_settings": TableCoverage(),
+    "comments": _cover_forgettable("text"),
     "daily_thresholds": TableCoverage(),
     "erasures": TableCoverage(free={"finished_at": "when the files of the database had forgotten the patient too"}),
     "evaluations": TableCoverage(),
@@ -128,6 +129,7 @@ COVERED: Mapping[str, TableCoverage] = {
     "held_back": TableCoverage(),
     "import_rows": _cover_forgettable("external_id", "patient", "detail"),
     "installation": _cover_private("key_check"),
+    "invitations": _cover_private("token_sha256"),
     "jobs": TableCoverage(
         frozenset({"parameters"}),
         {
@@ -149,6 +151,7 @@ COVERED: Mapping[str, TableCoverage] = {
     "labels": TableCoverage(),
     "looks": TableCoverage(),
     "network_outputs": _cover_forgettable("logits", "features", "appearance"),
+    "outcomes": TableCoverage(),
     "policies": TableCoverage(),
     "practice_answers": TableCoverage(),
     "practice_cells": TableCoverage(),

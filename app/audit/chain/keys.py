@@ -173,6 +173,8 @@ class InstallationKeys:
     erasures: DerivedKey
     # for digests of patients in exports and releases; never moves, so that old releases stay comparable
     training: DerivedKey
+    # for links of invitations; never moves
+    invitations: DerivedKey
 
 
 def derive_keys(ring: KeyRing) -> InstallationKeys:
@@ -193,4 +195,5 @@ def derive_keys(ring: KeyRing) -> InstallationKeys:
         cookies=tuple(map(CookieKey, cookies, replaced)),
         erasures=DerivedKey(first, b"erasure list:"),
         training=DerivedKey(first, b"training patients:"),
+        invitations=DerivedKey(first, b"invitations:"),
     )

@@ -6,6 +6,7 @@ from app.database.tables.annotators import (
     ApiKey,
     BrowserSession,
     ClassDefinition,
+    Invitation,
     PracticeAnswer,
     PracticeCell,
     PracticeItem,
@@ -29,7 +30,8 @@ from app.database.tables.audit import (
 from app.database.tables.base import CLOCK, BaseTable, Clock, new_digest_key, new_id, time_of, utc_now
 from app.database.tables.cases import Case, CasePrediction, CaseTwin, NetworkOutput
 from app.database.tables.jobs import Evaluation, ImportRow, Job, JobBatch, WorkerRow
-from app.database.tables.labels import Annotator, CountedLabel, Label, ProvisionalLabel, Remark
+from app.database.tables.labels import Annotator, Comment, CountedLabel, Label, ProvisionalLabel, Remark
+from app.database.tables.outcomes import Outcome
 from app.database.tables.reads import (
     LEASED,
     DailyThreshold,

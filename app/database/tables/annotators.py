@@ -30,6 +30,8 @@ class Account(IdentifiedRow, BaseTable):
     oidc_subject: Mapped[str | None] = mapped_column(sa.String(500), index=True, unique=True)
     # of the pages; None for what the browser asks for
     language: Mapped[str | None] = mapped_column(sa.String(10))
+    # an invited annotator, who is given the reads that are assigned to them and no others
+    guest: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
 
 
 class ApiKey(IdentifiedRow, BaseTable):
@@ -53,6 +55,21 @@ class BrowserSession(IdentifiedRow, BaseTable):
     token_sha256: Mapped[str] = mapped_column(sa.String(64), unique=True)
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Invitation(IdentifiedRow, BaseTable):
+    """A link that signs an annotator in once, for the cells that they are asked to read."""
+
+    __tablename__ = "invitations"
+
+    account_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"), index=True)
+    # SHA-256 of the random part of the link
+    token_sha256: Mapped[str] = mapped_column(sa.String(64), unique=True)
+    # identifiers of the cells
+    cases: Mapped[list[str]] = mapped_column(sa.JSON)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_by: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"))
 
 
 class ReaderModelRow(IdentifiedRow, BaseTable):

@@ -108,16 +108,33 @@ class CountedLabel(Label):
 
 
 class Remark(ForgettableRow, BaseTable):
-    """Free text about a case: next to a label, or to a read that was declined. Labels stay when it is erased."""
+    """Free text about a case: next to a label, an outcome, or a read that was declined. They stay when it is erased."""
 
     __tablename__ = "remarks"
 
-    # of the label or the read
+    # of the label, the outcome or the read
     id: Mapped[uuid.UUID] = mapped_column(sa.Uuid, primary_key=True)
     case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
     note: Mapped[str | None] = mapped_column(sa.Text)
-    # why a label was revised or retracted
+    # why a label was revised or retracted, or a case settled or reopened
     reason: Mapped[str | None] = mapped_column(sa.Text)
+
+
+class Comment(IdentifiedRow, ForgettableRow, BaseTable):
+    """A remark of a person on a case for everybody who may see it in full, with a place on its image or without."""
+
+    __tablename__ = "comments"
+    __table_args__ = (
+        sa.CheckConstraint("(x IS NULL) = (y IS NULL)", name="place"),
+        sa.CheckConstraint("x >= 0 AND x <= 1 AND y >= 0 AND y <= 1", name="inside"),
+    )
+
+    case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"), index=True)
+    account_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"))
+    text: Mapped[str] = mapped_column(sa.Text)
+    # shares of the image's width and height, from its upper left corner
+    x: Mapped[float | None] = mapped_column(sa.Float(53))
+    y: Mapped[float | None] = mapped_column(sa.Float(53))
 
 
 class ProvisionalLabel(BaseTable):

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import get_args
+from typing import Any, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -67,6 +67,8 @@ class PolicyRow(IdentifiedRow, BaseTable):
     draw_readers: Mapped[bool] = mapped_column(sa.Boolean, default=False)
     # new annotators are given no read before they are qualified
     require_qualification: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    # app.triage.schemas.UrgentClassIn of each class that brings a patient's cells forward; None for none
+    urgent: Mapped[list[dict[str, Any]] | None] = mapped_column(sa.JSON(none_as_null=True))
     reason: Mapped[str] = mapped_column(sa.Text)
     # None: the version that set-up made
     created_by: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("accounts.id"))

@@ -20,6 +20,9 @@ EligibilityReason = Literal["not-required", "passed", "qualified", "earlier-labe
 RunState = Literal["open", "finished"]
 QualificationKind = Literal["passed", "qualified", "withdrawn", "renewed"]
 
+OutcomeKind = Literal["class", "split", "reopened"]
+OutcomeRule = Literal["majority", "split"]
+
 AliasName = Literal["champion", "challenger"]
 
 JobKind = Literal["check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"]

@@ -3,6 +3,7 @@
 
 import { keepAnswers } from "./answers.js";
 import { keepCase } from "./cases.js";
+import { placeMark } from "./comments.js";
 import { keepChoices, listenToKeys, searchChoices, showKeys } from "./keyboard.js";
 import { followJobs } from "./lists.js";
 import { all, find } from "./page.js";
@@ -18,6 +19,7 @@ listenToKeys();
 keepChoices();
 showKeys();
 const [viewer] = all("[data-viewer]").map(lookCloser);
+for (const details of all("[data-comment]")) placeMark(details, viewer);
 keepAnswers(resident);
 if (page) {
   const kept = keepCase(page);

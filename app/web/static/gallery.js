@@ -180,8 +180,8 @@ class Gallery {
     element.setAttribute("aria-posinset", index + 1);
     element.setAttribute("aria-setsize", this.groups.total(code));
     const tile = this.groups.tiles.get(name);
-    element.setAttribute("aria-label", tile ? `${tile.external_id}${tile.own ? " ✓" : ""}` : t("loading"));
-    element.classList.toggle("own", Boolean(tile?.own));
+    element.setAttribute("aria-label", tile ? `${tile.external_id}${tile.settled ? " ✓" : ""}` : t("loading"));
+    element.classList.toggle("settled", Boolean(tile?.settled));
     if (!tile) return element;
     const image = element.firstChild ?? element.appendChild(new Image());
     const scale = this.scale(tile, step - GAP);
@@ -321,7 +321,7 @@ class Gallery {
 
   confirm() {
     const { code, index } = this.at;
-    if (!code) return say(t("These cells have no class that could be confirmed."), true);
+    if (!("class" in (this.lists.get(code)?.section.dataset ?? {}))) return say(t("These cells have no class that could be confirmed."), true);
     const row = Math.floor(index / this.columns) * this.columns;
     const names = this.selected.size ? [...this.selected] : this.groups.names(code).slice(row, row + this.columns);
     return this.label(names, code, this.selected.size ? index + 1 : index + this.columns);

@@ -51,7 +51,7 @@ export class Groups {
   place(name) {
     for (const [code, names] of this.listed) {
       const index = names.indexOf(name);
-      if (index >= 0) return { name, code, index, own: this.tiles.get(name)?.own ?? null };
+      if (index >= 0) return { name, code, index, settled: this.tiles.get(name)?.settled ?? null };
     }
     return null;
   }
@@ -75,23 +75,23 @@ export class Groups {
         this.remove(name);
         this.insert(name, code, 0);
       }
-      this.own(name, code);
+      this.settle(name, code);
     }
     return before.toSorted((one, other) => one.index - other.index);
   }
 
   restore(before) {
-    for (const { name, code, index, own } of before) {
+    for (const { name, code, index, settled } of before) {
       if (this.place(name)?.code !== code) {
         this.remove(name);
         this.insert(name, code, index);
       }
-      this.own(name, own);
+      this.settle(name, settled);
     }
   }
 
-  own(name, own) {
+  settle(name, settled) {
     const tile = this.tiles.get(name);
-    if (tile) this.tiles.set(name, { ...tile, own });
+    if (tile) this.tiles.set(name, { ...tile, settled });
   }
 }

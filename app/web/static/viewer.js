@@ -42,6 +42,21 @@ export function lookCloser(figure) {
     find("[data-scale-text]", scale).textContent = `${length} µm`;
   };
 
+  // Marks keep their size and their place on the cell's image.
+  const drawMarks = (image) => {
+    const marks = find("[data-marks]", stage);
+    if (!marks) return;
+    const { width, height } = marks.viewBox.baseVal;
+    const size = 1 / (view.zoom * Math.min(stage.clientWidth / width, stage.clientHeight / height));
+    if (!Number.isFinite(size)) return; // nothing is laid out yet
+    marks.style.transform = image.style.transform;
+    marks.style.visibility = image === cell ? "" : "hidden";
+    for (const mark of marks.children) {
+      const { x, y } = mark.dataset;
+      mark.setAttribute("transform", `translate(${width * x} ${height * y}) scale(${size})`);
+    }
+  };
+
   const draw = () => {
     const image = find("img", stage);
     image.style.transform = `translate(${view.x}px, ${view.y}px) scale(${view.zoom})`;
@@ -58,6 +73,7 @@ export function lookCloser(figure) {
     const zoomed = find("[data-zoom-value]", figure);
     if (zoomed && image.naturalWidth) zoomed.textContent = percent(Math.round(100 * fit(image) * view.zoom));
     measure(image);
+    drawMarks(image);
   };
 
   const zoom = (factor, x = 0, y = 0) => {
@@ -177,6 +193,8 @@ export function lookCloser(figure) {
   draw();
 
   return {
+    draw,
+    showsCell: () => find("img", stage) === cell,
     // Put another case's image, which is decoded, in the place of the one that is there.
     show({ image, mpp, field: address }) {
       figure.dataset.mpp = mpp ?? "";

@@ -1,0 +1,1 @@
+"""Invitations: a link that signs an annotator in once, for named cells."""

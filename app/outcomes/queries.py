@@ -1,0 +1,71 @@
+"""Database access of outcomes: the cells of a rule, and rows that are locked before a cell is settled."""
+
+import uuid
+from collections.abc import Collection
+
+from sqlalchemy import Select, exists, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from app.audit.chain.covered_rows import update_columns
+from app.database.tables import Case, CountedLabel, Outcome, ProvisionalLabel, Read, ReadRequest, time_of
+from app.outcomes.rules import MIN_OPINIONS
+from app.triage.service import refresh_waiting
+
+_WAITING = ("open", "leased")
+
+
+def lock_cells(session: Session, case_ids: Collection[uuid.UUID]) -> list[Case]:
+    """Lock the adjudications of cells, then the cells, each in order; erased cells are left out."""
+    # requests before their cases, like everything that locks both
+    wanted = select(ReadRequest.id).where(ReadRequest.case_id.in_(case_ids), ReadRequest.round == "adjudication")
+    session.execute(wanted.where(ReadRequest.state.in_(_WAITING)).order_by(ReadRequest.id).with_for_update())
+    cells = select(Case).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
+    return list(session.execute(cells.with_for_update().execution_options(populate_existing=True)).scalars())
+
+
+def withdraw_adjudications(session: Session, case: Case) -> None:
+    """Withdraw the adjudications of a locked case that have no answer; planned reads stay as they are."""
+    # Planned reads are never closed because of labels: that would bias the evaluation. A read that is leased ends as
+    # if its time had run out, so that its answer is kept as late.
+    time, round_ = time_of(session), ReadRequest.round == "adjudication"
+    waiting = (ReadRequest.case_id == case.id, round_, ReadRequest.state.in_(_WAITING))
+    leased = (Read.state == "leased", Read.request_id.in_(select(ReadRequest.id).where(*waiting)))
+    session.execute(update_columns(Read, state="expired", ended_at=time).where(*leased))
+    closed = update_columns(ReadRequest, state="closed", closed_at=time, lease_expires_at=None)
+    session.execute(closed.where(*waiting))
+    refresh_waiting(session, case)
+
+
+def newest_rows(session: Session, case_id: uuid.UUID) -> list[Outcome]:
+    """The newest two rows of a case, the newest first."""
+    rows = select(Outcome).where(Outcome.case_id == case_id).order_by(Outcome.number.desc())
+    return list(session.execute(rows.limit(2)).scalars())
+
+
+def _cells_for_rule() -> Select[uuid.UUID, bool]:
+    """Cells that a rule may conclude, and whether an adjudication is open."""
+    # No rule overrules a person: what was settled stays, and what was reopened waits for a new label.
+    opinions = (CountedLabel.blind.is_(True), CountedLabel.kind != "retraction")
+    several = select(CountedLabel.case_id).where(*opinions).group_by(CountedLabel.case_id)
+    several = several.having(func.count(CountedLabel.annotator_id.distinct()) >= MIN_OPINIONS)
+    later = aliased(Outcome)
+    is_newest = ~exists().where(later.case_id == Outcome.case_id, later.number > Outcome.number)
+    read_since = exists().where(
+        CountedLabel.case_id == Outcome.case_id, CountedLabel.created_at > Outcome.created_at, *opinions
+    )
+    stands = exists().where(Outcome.case_id == Case.id, is_newest, or_(Outcome.kind != "reopened", ~read_since))
+    planned = (ReadRequest.round == "planned", ReadRequest.state.in_(_WAITING))
+    return select(Case.id, Case.waiting).where(
+        Case.erased_at.is_(None),
+        Case.id.in_(several),
+        ~exists().where(ReadRequest.case_id == Case.id, *planned),
+        ~exists().where(ProvisionalLabel.case_id == Case.id, ProvisionalLabel.purpose == "read"),
+        ~stands,
+    )
+
+
+def cells_for_rule(session: Session, case_ids: Collection[uuid.UUID] | None = None) -> dict[uuid.UUID, bool]:
+    """Cells, all or some, that a rule may conclude, and whether an adjudication of each is open."""
+    cells = _cells_for_rule().order_by(Case.id)
+    cells = cells if case_ids is None else cells.where(Case.id.in_(case_ids))
+    return {row[0]: row[1] for row in session.execute(cells)}

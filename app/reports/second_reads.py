@@ -1,0 +1,49 @@
+"""Second reads that the policy in force requests among the evaluated cells."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.database.tables import Case
+from app.metrics import service as metric_service
+from app.triage.service import current_policy, current_rule, second_read_probabilities
+from ml.util.arrays import FloatArray
+
+ScoreName = Literal["disagreement", "expected_gain"]
+
+
+@dataclass(frozen=True)
+class RequestedReads:
+    """The cells of a cohort (N,) under one version of the policy."""
+
+    policy_version: int
+    # what the rule orders the cells by
+    by: ScoreName
+    # cells that are unlike the training cells come first, near-duplicates last
+    score: FloatArray
+    # 1 if the rule selects the cell, 0 if not; of graded reads their probability. Random-sample reads are extra
+    selected: FloatArray
+
+
+def apply_policy(session: Session, release_id: uuid.UUID, cohort: metric_service.Cohort) -> RequestedReads:
+    """Apply the rule in force to the stored predictions of a cohort."""
+    rule, data, ids = current_rule(session), cohort.columns, cohort.columns.ids()
+    by: ScoreName = "expected_gain" if rule.score == "expected_gain" else "disagreement"
+    gain = np.full(len(data), np.nan)
+    if by == "expected_gain":
+        gain = metric_service.load_expected_gains(session, release_id, ids)
+    twins = set(session.execute(select(Case.id).where(Case.twin_selected)).scalars())
+    near = np.array([case_id in twins for case_id in ids], dtype=bool)
+    unlike = np.asarray(data.out_of_distribution != 0)
+    pi = second_read_probabilities(rule, data.disagreement_probs, gain, unlike, near)
+    score = np.where(np.isnan(gain), data.disagreement_probs, gain)
+    return RequestedReads(
+        policy_version=current_policy(session).version,
+        by=by,
+        score=np.where(unlike, 1.0, np.where(near, 0.0, score)),
+        selected=pi if rule.score == "graded" else (pi >= 1).astype(np.float64),
+    )

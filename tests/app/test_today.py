@@ -1,0 +1,95 @@
+"""Today: its numbers are those of the lists they lead to, and each need has one button to the page that ends it."""
+
+import re
+from datetime import timedelta
+from html import unescape
+from uuid import UUID
+
+from sqlalchemy import update
+
+from app.database.tables import Case, ReadRequest, utc_now
+from tests.app.test_leases import answer_all, classes_of, set_policy
+from tests.support.service import Service, cell_png
+
+
+def today(service: Service, who: str = "admin") -> str:
+    answer = service.get(who, "/today")
+    assert answer.status_code == 200, answer.text
+    return unescape(answer.text)
+
+
+def numbers(page: str) -> dict[str, int]:
+    found = re.findall(r'data-number="([^"]+)"><a href="[^"]+"><b>(\d+)</b>', page)
+    return {name: int(n) for name, n in found}
+
+
+def needs(page: str) -> dict[str, str]:
+    """The address behind each button, by what it is about."""
+    return dict(re.findall(r'<li><span>([^<]+)</span> <a class="button[^"]*" href="([^"]+)">', page))
+
+
+def differ(service: Service, n: int = 1) -> list[str]:
+    """Cells about which both annotators have answered, and differ, so that an adjudication is open."""
+    set_policy(service, threshold=0.0, adjudicate_below=0.99, reveal="after_case_closed")
+    codes, cells = classes_of(service), [str(case["id"]) for case in service.add_cases(n)]
+    for who, code in (("anna", codes[0]), ("ben", codes[1])):
+        assert answer_all(service, who, [code]) == n
+    service.make_labels_final()
+    return cells
+
+
+def test_cells_that_no_annotator_is_left_to_read_are_counted_and_lead_to_their_list(service: Service) -> None:
+    cells = differ(service, 2)
+    service.add_case("that nobody has read", cell_png(40))
+    page = today(service)
+    assert numbers(page)["to-settle"] == 2
+    (address,) = [to for text, to in needs(page).items() if "no annotator is left" in text]
+    found = service.get("admin", address).text
+    assert all(f"/cases/{case}" in found for case in cells)
+    body = {"class": classes_of(service)[0], "reason": "seen by both"}
+    assert service.post("admin", f"/v1/cases/{cells[0]}/outcome", json=body).status_code == 201
+    page = today(service)
+    assert numbers(page)["to-settle"] == 1
+    assert "1 cell settled" in page
+
+
+def test_reads_that_were_due_are_overdue(service: Service) -> None:
+    cases = [UUID(case["id"]) for case in service.add_cases(3)]
+    assert numbers(today(service)) == {"to-read": 3, "overdue": 0, "to-settle": 0}
+    late = utc_now() - timedelta(hours=1)
+    service.change(update(ReadRequest).where(ReadRequest.case_id == cases[0]).values(due_at=late))
+    service.written_past = True
+    page = today(service)
+    assert numbers(page) == {"to-read": 3, "overdue": 1, "to-settle": 0}
+    assert needs(page)["1 cell is overdue."] == "/cells?state=to_read&sort=due&down=false"
+
+
+def test_what_happened_before_yesterday_is_not_counted(service: Service) -> None:
+    old, new = service.add_cases(2)
+    service.change(update(Case).where(Case.id == UUID(old["id"])).values(created_at=utc_now() - timedelta(days=3)))
+    service.written_past = True
+    assert "1 cell stored" in today(service)
+    set_policy(service, threshold=0.4)
+    assert "created version" in today(service)
+    assert new["id"]
+
+
+def test_a_policy_that_needs_more_annotators_asks_for_one(service: Service) -> None:
+    service.add_cases(1)
+    set_policy(service, threshold=0.3, adjudicate_below=0.9)
+    assert needs(today(service))["The reading policy needs 1 more annotator."] == "/people"
+    set_policy(service, threshold=0.4, adjudicate_below=None)
+    assert not any("more annotator" in text for text in needs(today(service)))
+
+
+def test_viewers_see_numbers_and_nothing_to_do_and_annotators_go_to_their_reads(service: Service) -> None:
+    service.add_cases(1)
+    page = today(service, "viewer")
+    assert numbers(page)["to-read"] == 1
+    assert "What needs you" not in page
+    answer = service.call("anna", "GET", "/today", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/worklist")
+
+
+def test_an_empty_service_begins_with_its_first_steps(service: Service) -> None:
+    assert "First steps" in today(service)

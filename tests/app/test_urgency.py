@@ -1,0 +1,125 @@
+"""Urgent classes: all cells of a patient are due together, and the place of one of them reveals nothing about it."""
+
+import random
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from app.database.tables import Case, CasePrediction, ReadRequest
+from tests.app.test_leases import classes_of, set_policy
+from tests.security.test_adversary import auc, guess
+from tests.support.service import Service, cell_png
+
+
+def due(service: Service, patient: str | None) -> set[Any]:
+    of_patient = select(ReadRequest.due_at).join(Case, Case.id == ReadRequest.case_id).where(Case.patient == patient)
+    return set(service.scalars(of_patient))
+
+
+def probability(service: Service, number: int, code: str) -> float:
+    answer = service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(number))})
+    return float(answer.json()["class_probs"][code])
+
+
+def split_by(service: Service, code: str, n: int = 12) -> tuple[float, int, int]:
+    """A probability of a class, and the numbers of a cell above and of a cell below it."""
+    values = {number: probability(service, number, code) for number in range(n)}
+    low, high = min(values, key=lambda one: values[one]), max(values, key=lambda one: values[one])
+    return (values[low] + values[high]) / 2, high, low
+
+
+def put(service: Service, number: int, patient: str | None = None) -> str:
+    return str(service.add_case(f"cell {number} of {patient}", cell_png(number), patient=patient)["id"])
+
+
+def test_an_urgent_cell_brings_all_cells_of_its_patient_forward_and_no_other(service: Service) -> None:
+    code = classes_of(service)[0]
+    above, urgent, plain = split_by(service, code)
+    set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}])
+    for patient in ("a", "b"):
+        put(service, plain, patient)
+    usual = due(service, "b")
+    put(service, urgent, "a")
+    soon = due(service, "a")
+    assert len(soon) == 1
+    assert min(usual) - max(soon) > timedelta(days=6)
+    assert due(service, "b") == usual
+    with service.clock.off_by(timedelta(hours=1)):
+        put(service, plain + 20, "a")  # one that comes later is in no other place
+    assert due(service, "a") == soon
+    assert service.faults() == []
+
+
+def test_a_cell_without_a_patient_keeps_its_place(service: Service) -> None:
+    code = classes_of(service)[0]
+    above, urgent, plain = split_by(service, code)
+    set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}])
+    cells = [service.add_case(f"alone {number}", cell_png(number))["id"] for number in (urgent, plain)]
+    days = service.scalars(select(ReadRequest.due_on).where(ReadRequest.case_id.in_(map(UUID, cells))))
+    assert len(set(days)) == 1
+
+
+def test_without_urgent_classes_nothing_is_brought_forward(service: Service) -> None:
+    put(service, 1, "a")
+    with service.clock.off_by(timedelta(days=1)):
+        put(service, 2, "a")
+    assert len(due(service, "a")) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "part"),
+    [
+        ({"class": "no such class", "above": 0.1, "hours": 4}, "there is no class no such class"),
+        ({"class": "blast", "above": 0, "hours": 4}, "above"),
+        ({"class": "blast", "above": 0.1, "hours": 0}, "hours"),
+    ],
+)
+def test_a_rule_that_can_never_apply_is_refused(service: Service, rule: dict[str, Any], part: str) -> None:
+    answer = service.post("admin", "/v1/policies", json={"threshold": 0.2, "reason": "x", "urgent": [rule]})
+    assert (answer.status_code, part in answer.text) == (422, True)
+
+
+def test_the_policys_page_keeps_the_urgent_classes(service: Service) -> None:
+    code = classes_of(service)[0]
+    typed = {"rule": "disagreement", "threshold": "0.3", "reason": "blasts first"}
+    rows = {"urgent_class": [code, ""], "urgent_above": ["12,5", ""], "urgent_hours": ["4", ""]}
+    answer = service.post("admin", "/policy", data=typed | rows, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    newest = service.document("/v1/policies")["items"][0]
+    assert newest["urgent"] == [{"class": code, "above": 0.125, "hours": 4}]
+    page = service.get("admin", "/policy").text
+    assert 'name="urgent_above" inputmode="decimal" value="12.5"' in page
+
+
+@pytest.mark.slow
+def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service) -> None:
+    """Cells of urgent patients, by their places among the cells of their patient in an annotator's order."""
+    code, rng = classes_of(service)[0], random.Random(3)
+    above = float(np.quantile([probability(service, number, code) for number in range(40)], 0.85))
+    set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}], threshold=0.2, audit_rate=0.2)
+    numbers = list(range(400))
+    rng.shuffle(numbers)
+    for place, number in enumerate(numbers):
+        put(service, number, f"patient {place // 5}")
+    rows = service.rows(select(Case.id, Case.patient, CasePrediction.class_probs).join(CasePrediction))
+    is_urgent = {str(row[0]): row[2][0] >= above for row in rows}
+    patient_of = {str(row[0]): row[1] for row in rows}
+    urgent_patients = {patient_of[case] for case, urgent in is_urgent.items() if urgent}
+    met: dict[str, int] = {}
+    signs, truth = [], []
+    while (answer := service.post("anna", "/v1/reads")).status_code == 201:
+        read = answer.json()
+        case = service.case_of("anna", read["case_id"])
+        place = met[patient_of[case]] = met.get(patient_of[case], -1) + 1
+        if patient_of[case] in urgent_patients:
+            signs.append([float(place), float(len(truth))])
+            truth.append(is_urgent[case])
+        given = service.post("anna", f"/v1/reads/{read['id']}/labels", json={"label": code})
+        assert given.status_code == 201
+    value, bound = auc(guess(np.array(signs), np.array(truth)), np.array(truth))
+    print(round(value, 3), round(bound, 3), len(truth), sum(truth))
+    assert value < 0.56
