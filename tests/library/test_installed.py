@@ -173,7 +173,7 @@ def test_the_core_is_what_the_quick_test_takes_it_for(wheel: Path, tmp_path: Pat
 @pytest.mark.heavy
 def test_demo_and_examples_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     fresh = FreshEnvironment(tmp_path, wheel, "serve,train,charts,cpu")
-    assert "sign in at" in fresh.run("secondread", "demo")
+    assert "Sign in at" in fresh.run("secondread", "demo")
     assert "consistent, not proven complete" in fresh.run("secondread", "db", "verify")
     fresh.run("python", "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), "pytest")
     packages = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
