@@ -22,7 +22,7 @@ def installation_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
         release = write_tiny_release(folder / "release", classes=split_classes(parts, grouped=grouped))
         made = Installation(folder / "home")
         running.append(made)
-        made.keys = made.prepare(release, lead="admin", emil="annotator")
+        made.keys = made.prepare(release, lead="admin", emil="annotator", ben="annotator")
         made.start()
         set_reveal(made, "after_case_closed")
         for number in range(3):
