@@ -373,8 +373,9 @@ def _after_one_label(service: Service, case_id: str) -> None:
     assert set(rows) == {(0, "all"), (1, "all")}
     assert rows[0, "all"]["n_cells"] == rows[1, "all"]["n_cells"] == 10
     assert 0 <= rows[0, "all"]["coverage"]["value"] <= 1 <= rows[0, "all"]["mean_size"]["value"] <= 8
-    page = service.get("viewer", f"/cases/{newest}", headers={"Accept": "text/html"}).text
-    assert "Prediction set" in page
+    for who in ("viewer", "admin"):  # whose page has forms too
+        page = service.get(who, f"/cases/{newest}", headers={"Accept": "text/html"})
+        assert (page.status_code, "Prediction set" in page.text) == (200, True), who
     assert "Prediction sets" in report_page(service, path="/report/appendix")
 
 
