@@ -36,12 +36,14 @@ def bring_patient_forward(
         return []
     reads = lock_open_reads(session, Case.patient == case.patient)
     urgent = urgent_due(policy, class_probs, case.created_at)
-    due = min([read.due_at for read in reads] + ([] if urgent is None else [urgent]), default=None)
-    moved = [read for read in reads if due is not None and read.due_at > due]
+    # what is overdue already stays so alone: a new cell is not overdue when it comes
+    ahead = [read.due_at for read in reads if read.due_at > case.created_at]
+    due = min(ahead if urgent is None else [*ahead, urgent], default=case.created_at)
+    moved = [read for read in reads if read.due_at > due]
     for read in moved:
-        set_due(read, due)  # type: ignore[arg-type]  # there is one if a read is later
+        set_due(read, due)
     if moved:
-        record_due(session, keys, actor, moved, due)  # type: ignore[arg-type]
+        record_due(session, keys, actor, moved, due)
     return moved
 
 

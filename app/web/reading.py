@@ -476,6 +476,14 @@ def _show_case_again(case_id: uuid.UUID, page: Page) -> Response:
     return show_case_page(cases.PathCase(case_id, page.request, page.keys), page, CellQuery())
 
 
+_Query = Annotated[PageText, Form(max_length=1000)]
+
+
+def _redirect_to_case(case_id: uuid.UUID, listed: str, part: str = "") -> Response:
+    """Back to a cell, in the list that its lead came from."""
+    return redirect_to(f"/cases/{case_id}?{urlencode(parse_qsl(listed))}".removesuffix("?") + part)
+
+
 @router.post("/cases/{case_id}/comments")
 @forms.back_to(_show_case_again)
 def add_case_comment(
@@ -485,15 +493,14 @@ def add_case_comment(
     text: _Text = "",
     x: Annotated[PageText, Form(max_length=20)] = "",
     y: Annotated[PageText, Form(max_length=20)] = "",
-    listed: Annotated[PageText, Form(max_length=1000)] = "",
+    listed: _Query = "",
 ) -> Response:
     """Comment on a case, with a place on its image in per cent or without."""
     case = asked.found(page.session)
     place = {"x": _share_of("x", x), "y": _share_of("y", y)}
     body: cases.CommentIn = forms.validate_form(cases.CommentIn, text=text, **place)
     once(page.session, body, lambda: cases.add_comment(page, case, body), case_id_of=lambda _: case.id)
-    query = urlencode(parse_qsl(listed))
-    return redirect_to(f"/cases/{asked.handle}{'?' if query else ''}{query}#comments")
+    return _redirect_to_case(asked.handle, listed, "#comments")
 
 
 def _share_of(name: str, typed: str) -> float | None:
@@ -540,20 +547,8 @@ def retract_label(label_id: uuid.UUID, once: forms.IdempotentForm, page: Annotat
     return redirect_to("/worklist")
 
 
-def _show_settled_case(page: Page, case_id: uuid.UUID) -> Response:
-    return show_case_page(cases.PathCase(case_id, page.request, page.keys), page, CellQuery())
-
-
-_Query = Annotated[PageText, Form(max_length=1000)]
-
-
-def _redirect_to_case(case_id: uuid.UUID, listed: str) -> Response:
-    """Back to a cell, in the list that its lead came from."""
-    return redirect_to(f"/cases/{case_id}?{urlencode(parse_qsl(listed))}".removesuffix("?"))
-
-
 @router.post("/cases/{case_id}/outcome")
-@forms.back_to(_show_settled_case, {"class": "outcome"})
+@forms.back_to(_show_case_again, {"class": "outcome"})
 def settle_cell(
     case_id: uuid.UUID,
     once: forms.IdempotentForm,
@@ -574,7 +569,7 @@ def settle_cell(
 
 
 @router.post("/cases/{case_id}/reopening")
-@forms.back_to(_show_settled_case)
+@forms.back_to(_show_case_again)
 def reopen_cell(case_id: uuid.UUID, page: ManagerForm, reason: _Text = "", listed: _Query = "") -> Response:
     """Take the outcome of a cell back."""
     reopen_case(page.session, page.context.keys.audit, page.principal, case_id, forms.require_reason(reason))
@@ -582,7 +577,7 @@ def reopen_cell(case_id: uuid.UUID, page: ManagerForm, reason: _Text = "", liste
 
 
 @router.post("/cases/{case_id}/assignments")
-@forms.back_to(_show_settled_case)
+@forms.back_to(_show_case_again)
 def assign_cell(
     case_id: uuid.UUID,
     once: forms.IdempotentForm,

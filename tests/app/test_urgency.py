@@ -54,6 +54,17 @@ def test_an_urgent_cell_brings_all_cells_of_its_patient_forward_and_no_other(ser
     assert service.faults() == []
 
 
+def test_a_cell_that_comes_after_others_are_overdue_is_not_overdue_itself(service: Service) -> None:
+    code = classes_of(service)[0]
+    above, urgent, plain = split_by(service, code)
+    set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}])
+    put(service, urgent, "a")
+    (soon,) = due(service, "a")
+    with service.clock.off_by(timedelta(hours=5)):
+        put(service, plain, "a")
+    assert max(due(service, "a")) - soon > timedelta(days=6)
+
+
 def test_a_cell_without_a_patient_keeps_its_place(service: Service) -> None:
     code = classes_of(service)[0]
     above, urgent, plain = split_by(service, code)
