@@ -159,9 +159,9 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
     return prediction
 
 
-#: State of a cell: a read is wanted; a further one is wanted, because labels conflict; one is wanted, and no annotator
-#: may do it; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
-CaseState = Literal["to_read", "adjudication", "to_settle", "flagged", "completed", "settled"]
+#: State of a cell: a read is wanted; one is overdue; a further one is wanted, because labels conflict; one is wanted,
+#: and no annotator may do it; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
+CaseState = Literal["to_read", "overdue", "adjudication", "to_settle", "flagged", "completed", "settled"]
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,7 @@ def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
     settled = standing_outcomes().with_only_columns(Outcome.case_id)
     by_state: dict[CaseState, list[ColumnElement[bool]]] = {
         "to_read": [Case.waiting.is_(True)],
+        "overdue": [Case.waiting.is_(True)],
         "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(wanted, ReadRequest.round == "adjudication"))],
         "to_settle": [Case.waiting.is_(True), Case.id.not_in(settled)],
         "flagged": [Case.id.in_(_cases_with_label(CountedLabel.flagged.is_(True)))],
@@ -325,10 +326,9 @@ def count_cases(session: Session, chosen: CaseFilter) -> int:
     return session.execute(matching).scalar_one()
 
 
-def count_overdue(session: Session, at: datetime) -> int:
-    """Number of cells with an open read that was due before a moment."""
-    late = (ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at < at)
-    return session.execute(select(func.count(ReadRequest.case_id.distinct())).where(*late)).scalar_one()
+def overdue_cells(at: datetime) -> Select[uuid.UUID]:
+    """Select the cells with an open read that was due before a moment."""
+    return select(ReadRequest.case_id).where(ReadRequest.state.in_(("open", "leased")), ReadRequest.due_at < at)
 
 
 class Changes(NamedTuple):

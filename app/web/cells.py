@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
+from app.database.tables import time_of
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import ClassOut, PageText
 from app.labels.service import label_in_gallery, undo_in_gallery
@@ -59,10 +60,12 @@ class CellQuery:
 
     def filter(self, session: Session) -> cases.CaseFilter:
         """The cells that match; a search of all cells covers the names of classes as well."""
-        wanted, names = self.search.strip(), {} if self.sort == "need" else class_names(session)
-        classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower()) if wanted else ()
+        wanted = self.search.strip()
+        names = class_names(session) if wanted and self.sort != "need" else {}
+        classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower())
         state = "to_read" if self.sort == "need" else self.state or None
         among = cells_without_annotator(session) if state == "to_settle" else None
+        among = cases.overdue_cells(time_of(session)) if state == "overdue" else among
         return cases.CaseFilter(
             search=wanted or None, searched_classes=classes, state=state, site=self.site or None, among=among
         )

@@ -13,7 +13,6 @@ from app.audit.events import DayRange, list_audit_event_page
 from app.audit.sentences import SentencePart, describe_events
 from app.cases import service as cases
 from app.http.days import start_of_day
-from app.http.formats import format_time
 from app.http.languages import gettext, ngettext
 from app.imports.service import counts_of
 from app.jobs.service import count_living_workers, newest_jobs
@@ -31,8 +30,8 @@ State = Literal["done", "next", "later", "waits"]
 ENOUGH_ANNOTATORS = 2
 #: What changes what is predicted or read, for the list of changes; and how many of each it has at most.
 _CHANGES, _MOST_CHANGES = ("alias.move", "release.add", "policy.change", "classes.change", "patient.erase"), 3
-#: Imports whose failed rows are named, among the newest.
-_IMPORTS = 5
+#: Imports whose failed rows are named, among the newest, and how long a job that went wrong is named.
+_IMPORTS, _NAMED = 5, timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,7 @@ class Need:
     text: str
     button: str
     path: str
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def load_today(page: Page) -> Today:
     since = start_of_day(start_of_day(now, page.zone) - timedelta(hours=12), page.zone)
     manages = "manage" in page.principal.scopes
     n_to_settle = cases.count_cases(session, CellQuery(state="to_settle").filter(session))
-    n_overdue = cases.count_overdue(session, now)
+    n_overdue = cases.count_cases(session, CellQuery(state="overdue").filter(session))
     return Today(
         cases.count_cases(session, cases.CaseFilter(state="to_read")),
         n_overdue,
@@ -137,7 +137,7 @@ def _iter_needs(page: Page, n_to_settle: int, n_overdue: int) -> Iterator[Need]:
         yield Need(text, gettext("Add an annotator"), "/people")
     if n_overdue:
         text = ngettext("%(n)s cell is overdue.", "%(n)s cells are overdue.", n_overdue)
-        yield Need(text, gettext("Assign"), "/cells?state=to_read&sort=due&down=false")
+        yield Need(text, gettext("Assign"), "/cells?state=overdue&sort=due&down=false")
     yield from _iter_job_needs(page)
     n_flagged = cases.count_cases(session, cases.CaseFilter(state="flagged"))
     if n_flagged:
@@ -146,27 +146,22 @@ def _iter_needs(page: Page, n_to_settle: int, n_overdue: int) -> Iterator[Need]:
 
 
 def _iter_job_needs(page: Page) -> Iterator[Need]:
-    session = page.session
+    session, since = page.session, page.context.clock() - _NAMED
     if not count_living_workers(session):
         yield Need(
             gettext("No worker is running: imports, reports and recalibrations wait."), gettext("Look at jobs"), "/jobs"
         )
     view = load_recalibration_view(session, page.context)
-    if view.last is not None and is_refusal(view.last.error) and not view.running:
+    refused = view.last is not None and is_refusal(view.last.error) and view.last.created_at >= since
+    if refused and not view.running:
         yield Need(gettext("The last recalibration was refused."), gettext("Look at the reasons"), "/releases")
     elif view.candidate is not None and view.verdict == "passed" and "champion" not in view.candidate.aliases:
         yield Need(gettext("A candidate passed the promotion check."), gettext("Decide on it"), "/releases")
     for job in newest_jobs(session, _IMPORTS, "import"):
-        n_failed = counts_of(session, job.id).get("failed", 0)
+        n_failed = counts_of(session, job.id).get("failed", 0) if job.created_at >= since else 0
         if n_failed:
-            when = format_time(job.created_at)
-            text = ngettext(
-                "%(n)s row of the import of %(when)s failed.",
-                "%(n)s rows of the import of %(when)s failed.",
-                n_failed,
-                when=when,
-            )
-            yield Need(text, gettext("Show the rows"), f"/imports/{job.id}?status=failed")
+            text = ngettext("%(n)s row of an import failed.", "%(n)s rows of an import failed.", n_failed)
+            yield Need(text, gettext("Show the rows"), f"/imports/{job.id}?status=failed", job.created_at)
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

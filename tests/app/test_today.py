@@ -8,7 +8,9 @@ from uuid import UUID
 from sqlalchemy import update
 
 from app.database.tables import Case, ReadRequest, utc_now
+from tests.app.test_imports import packed, send
 from tests.app.test_leases import answer_all, classes_of, set_policy
+from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
 
@@ -25,7 +27,8 @@ def numbers(page: str) -> dict[str, int]:
 
 def needs(page: str) -> dict[str, str]:
     """The address behind each button, by what it is about."""
-    return dict(re.findall(r'<li><span>([^<]+)</span> <a class="button[^"]*" href="([^"]+)">', page))
+    text = r'<li><span>([^<]+)(?: <span class="muted"><time.*?</span>)?</span>'
+    return dict(re.findall(text + r' <a class="button[^"]*" href="([^"]+)">', page))
 
 
 def differ(service: Service, n: int = 1) -> list[str]:
@@ -61,7 +64,9 @@ def test_reads_that_were_due_are_overdue(service: Service) -> None:
     service.written_past = True
     page = today(service)
     assert numbers(page) == {"to-read": 3, "overdue": 1, "to-settle": 0}
-    assert needs(page)["1 cell is overdue."] == "/cells?state=to_read&sort=due&down=false"
+    address = needs(page)["1 cell is overdue."]
+    listed = set(re.findall(r"/cases/([0-9a-f-]{36})", service.get("admin", address).text))
+    assert listed == {str(cases[0])}
 
 
 def test_what_happened_before_yesterday_is_not_counted(service: Service) -> None:
@@ -93,3 +98,13 @@ def test_viewers_see_numbers_and_nothing_to_do_and_annotators_go_to_their_reads(
 
 def test_an_empty_service_begins_with_its_first_steps(service: Service) -> None:
     assert "First steps" in today(service)
+
+
+def test_failed_rows_of_an_import_are_named_for_a_week(service: Service) -> None:
+    service.add_case("a cell")
+    archive = packed({"x.png": cell_png(3), "manifest.csv": b"file,external_id\nlost.png,lost\n"})
+    job = send(service, archive).json()["id"]
+    work_off(service.context)
+    assert f"/imports/{job}?status=failed" in needs(today(service)).values()
+    with service.clock.off_by(timedelta(days=8)):
+        assert not any("failed" in text for text in needs(today(service)))
