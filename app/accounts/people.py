@@ -16,10 +16,11 @@ from sqlalchemy.orm import Session
 from app.accounts.names import look_alike, name_key, normal_name
 from app.accounts.passwords import hash_password, verify_password
 from app.audit.chain import events
+from app.audit.chain.covered_rows import update_columns
 from app.audit.chain.keys import AuditKeys
 from app.database.advisory_locks import AdvisoryLock, acquire_lock
 from app.database.engine import Database, insert_if_absent
-from app.database.tables import Account, Annotator, ApiKey, BrowserSession, new_id, time_of
+from app.database.tables import Account, Annotator, ApiKey, BrowserSession, Invitation, new_id, time_of
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound, Unauthenticated
 from app.http.principal import READING, ROLE_SCOPES, SCOPES, Principal, can_see_more_than_pixels, role_or_key_sees_more
 from ml.messages import Message
@@ -252,6 +253,8 @@ def set_disabled(session: Session, keys: AuditKeys, name: str, *, disabled: bool
     account.disabled_at = time_of(session) if disabled else None
     if disabled:
         _end_sessions(session, account)
+        open_links = (Invitation.account_id == account.id, Invitation.used_at.is_(None))
+        session.execute(update_columns(Invitation, used_at=time_of(session)).where(*open_links))
     action = "account.disable" if disabled else "account.enable"
     events.record_event(session, keys, actor=actor, action=action, object_id=account.id)
 

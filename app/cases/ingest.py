@@ -233,9 +233,12 @@ class NewCase:
     reused: frozenset[str] = frozenset()
 
     def held(self) -> list[str]:
-        """Digests of pixels that others may neither store nor link while this case is stored, and files to be kept."""
+        """Digests of pixels and patient that others may not store while this case is stored, and files to be kept."""
         pixels = [self.picture.digest.hex(), *(other.pixels_sha256 for other in self.damaged.values())]
-        return [*pixels, *self.reused]
+        # of two cells of a patient, the second one finds the reads of the first, which may have to be due sooner
+        patient = self.fields.patient
+        of_patient = [] if patient is None else [hashlib.sha256(f"patient {patient}".encode()).hexdigest()]
+        return [*pixels, *self.reused, *of_patient]
 
 
 def prepare_case(context: ServiceContext, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:

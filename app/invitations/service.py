@@ -14,9 +14,10 @@ from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys, DerivedKey
 from app.context import Call
 from app.database.engine import Database
-from app.database.tables import Account, Annotator, Invitation, ReadRequest, new_id, time_of
+from app.database.tables import Account, Annotator, Case, Invitation, ReadRequest, new_id, time_of
 from app.http.errors import InvalidValue
-from app.triage.service import ask_annotator
+from app.outcomes.service import ask_annotator
+from app.triage.service import lock_open_reads
 
 #: Time for which a link works.
 LIFETIME = timedelta(hours=72)
@@ -31,7 +32,8 @@ def invite_annotator(call: Call, name: str, case_ids: Sequence[uuid.UUID]) -> tu
         raise InvalidValue(str(exc)) from exc
     annotator = accounts.annotator_of_account(session, account.id)
     annotator = annotator or accounts.add_annotator(session, account.name, account.id)
-    cases = sorted({*case_ids})  # in one order, so that two invitations do not wait for each other
+    cases = sorted({*case_ids})
+    lock_open_reads(session, Case.id.in_(cases))  # of all cells, before any cell: in the order of everything else
     for case_id in cases:
         ask_annotator(session, keys, call.principal, case_id, annotator.id)
     invitation_id = new_id()

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Collection
+from datetime import datetime
 
 from sqlalchemy import Select, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -36,6 +37,13 @@ def withdraw_adjudications(session: Session, case: Case) -> None:
     refresh_waiting(session, case)
 
 
+def count_withdrawn(session: Session, case: Case, since: datetime) -> int:
+    """Number of adjudications of a case that were withdrawn since a moment."""
+    withdrawn = (ReadRequest.round == "adjudication", ReadRequest.state == "closed", ReadRequest.closed_at >= since)
+    counted = select(func.count()).where(ReadRequest.case_id == case.id, ReadRequest.label_id.is_(None), *withdrawn)
+    return session.execute(counted).scalar_one()
+
+
 def newest_rows(session: Session, case_id: uuid.UUID) -> list[Outcome]:
     """The newest two rows of a case, the newest first."""
     rows = select(Outcome).where(Outcome.case_id == case_id).order_by(Outcome.number.desc())
@@ -53,7 +61,10 @@ def _cells_for_rule() -> Select[uuid.UUID, bool]:
     read_since = exists().where(
         CountedLabel.case_id == Outcome.case_id, CountedLabel.created_at > Outcome.created_at, *opinions
     )
-    stands = exists().where(Outcome.case_id == Case.id, is_newest, or_(Outcome.kind != "reopened", ~read_since))
+    by_person = Outcome.account_id.is_not(None)
+    stands = exists().where(
+        Outcome.case_id == Case.id, is_newest, or_(Outcome.kind != "reopened", by_person & ~read_since)
+    )
     planned = (ReadRequest.round == "planned", ReadRequest.state.in_(_WAITING))
     return select(Case.id, Case.waiting).where(
         Case.erased_at.is_(None),

@@ -12,7 +12,7 @@ from app.audit.chain.keys import AuditKeys
 from app.cases import service as cases
 from app.cases.service import OutcomeOut, RequestOut
 from app.context import ServiceContext
-from app.database.tables import Annotator, Case, Outcome, Remark, new_id
+from app.database.tables import Annotator, Case, Outcome, ReadRequest, Remark, new_id
 from app.http.errors import Conflict, InvalidValue, NotFound
 from app.http.principal import Principal
 from app.outcomes import queries
@@ -194,9 +194,28 @@ def undo_in_gallery(
         rows = queries.newest_rows(session, case.id)
         if not rows or (rows[0].account_id, rows[0].created_at) != (principal.account_id, given_at):
             continue
-        before = rows[1] if len(rows) > 1 else Outcome(kind="reopened", class_code=None, rule=None)
-        by = {"rule": before.rule, "account_id": principal.account_id if before.rule is None else None}
-        _store(session, keys, principal.name, case, reason, kind=before.kind, class_code=before.class_code, **by)
+        if len(rows) > 1 and rows[1].kind != "reopened":
+            before, remark = rows[1], session.get(Remark, rows[1].id)
+            by = {"rule": before.rule, "account_id": before.account_id}
+            why = None if remark is None else remark.reason
+            _store(session, keys, principal.name, case, why, kind=before.kind, class_code=before.class_code, **by)
+        else:
+            _store(session, keys, principal.name, case, reason, kind="reopened")
+            for _ in range(queries.count_withdrawn(session, case, given_at)):
+                session.add(triage.new_adjudication(session, case))
+                session.flush()
+            triage.refresh_waiting(session, case)
+
+
+def ask_annotator(
+    session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, annotator_id: uuid.UUID
+) -> ReadRequest:
+    """Ask an annotator for the open read of a cell, or for an adjudication if none is open and it is not settled."""
+    request = triage.ask_annotator(session, keys, principal, case_id, annotator_id)
+    if request.round == "adjudication":  # a planned read is wanted whatever the outcome is
+        case = session.get_one(Case, case_id)
+        _require_open(session, case, cases.read_outcomes(session, [case_id]).get(case_id))
+    return request
 
 
 def assign_read(
@@ -206,9 +225,6 @@ def assign_read(
     annotator = session.execute(select(Annotator).where(Annotator.name == body.annotator)).scalar_one_or_none()
     if annotator is None or annotator.id not in {one.id for one in triage.list_eligible_annotators(session)}:
         raise Conflict("no annotator with this name can be asked for a read")
-    request = triage.ask_annotator(session, keys, principal, case_id, annotator.id)
-    if request.round == "adjudication":  # a planned read is wanted whatever the outcome is
-        case = session.get_one(Case, case_id)
-        _require_open(session, case, cases.read_outcomes(session, [case_id]).get(case_id))
+    request = ask_annotator(session, keys, principal, case_id, annotator.id)
     rows = dict(cases.requests_of(session, [case_id])[case_id])
     return 201, cases.request_out(request, rows[request])

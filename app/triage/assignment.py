@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, exists, false, func, or_, select, true
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ColumnElement, Select, and_, exists, false, func, or_, select, true
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app.accounts.service import annotator_of_account, reading_annotators
 from app.audit.chain.keys import DerivedKey
@@ -230,9 +230,10 @@ def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annot
 
 
 def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
-    """Condition on a case: no annotator may read it; false if outside systems alone have annotators."""
+    """Condition on a case: no annotator reads it or may; false if outside systems alone have annotators."""
     if not reading_annotators(session):
         return false()
+    wanted = aliased(ReadRequest)
 
     def has(column: InstrumentedAttribute[uuid.UUID], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
         own = exists().where(column == case_id, *conditions)
@@ -243,8 +244,12 @@ def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID
     hidden = {table: func.coalesce(table.annotator_id, table.annotator_id) == Annotator.id for table, _ in _MEETINGS}
     met = [has(table.case_id, hidden[table], condition) for table, condition in _MEETINGS]
     eligible = [annotator.id for annotator in list_eligible_annotators(session)]
-    left = exists().where(Annotator.id.in_(eligible), ~or_(*met))
-    return or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS)))
+    guests = [one.id for one in list_eligible_annotators(session, guests=True) if one.id not in eligible]
+    asked = exists().where(wanted.case_id == case_id, wanted.state == "open", wanted.annotator_id == Annotator.id)
+    may = or_(Annotator.id.in_(eligible), and_(Annotator.id.in_(guests), asked.correlate(case_id.class_, Annotator)))
+    left = exists().where(may, ~or_(*met)).correlate(case_id.class_)
+    being_read = exists().where(wanted.case_id == case_id, wanted.state == "leased").correlate(case_id.class_)
+    return and_(~being_read, or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS))))
 
 
 def cells_without_annotator(session: Session) -> Select[uuid.UUID]:

@@ -84,11 +84,15 @@ def ask_annotator(
     annotator = next((one for one in list_eligible_annotators(session, guests=True) if one.id == annotator_id), None)
     if annotator is None:
         raise Conflict("this annotator may not read: disabled, not blind or not qualified; choose another one")
-    request = _own_or_first_open(session, case_id, annotator_id)  # requests are locked before their case
+    waiting = lock_open_reads(session, Case.id == case_id)  # requests are locked before their case
     case = session.get(Case, case_id, with_for_update=True, populate_existing=True)
     if case is None or case.erased_at is not None:
         raise NotFound("there is no such cell")
-    request = request or _new_adjudication(session, case)
+    request = _own_or_free(session, waiting, annotator_id)
+    if request is None:
+        if any(one.round == "planned" and one.state == "leased" for one in waiting):
+            raise Conflict("an annotator is reading this cell now; try again later")
+        request = new_adjudication(session, case)
     left = list_assignable_annotators(session, request, twins_of_case(session, case_id), guests=True)
     if annotator_id not in left:
         raise Conflict(
@@ -105,15 +109,19 @@ def ask_annotator(
     return request
 
 
-def _own_or_first_open(session: Session, case_id: uuid.UUID, annotator_id: uuid.UUID) -> ReadRequest | None:
-    """The open request of a cell that an annotator is asked for already, else the one that is leased first, locked."""
-    wanted = select(ReadRequest).where(ReadRequest.case_id == case_id, ReadRequest.state == "open")
-    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
-    requests = session.execute(locked.execution_options(populate_existing=True)).scalars().all()
-    return min(requests, key=lambda one: (one.annotator_id != annotator_id, one.ordinal), default=None)
+def _own_or_free(session: Session, waiting: Sequence[ReadRequest], annotator_id: uuid.UUID) -> ReadRequest | None:
+    """The open request that an annotator is asked for already, else one that no guest is: none asked for at first."""
+    everyone = {one.id for one in list_eligible_annotators(session, guests=True)}
+    guests = everyone - {one.id for one in list_eligible_annotators(session)} - {annotator_id}
+    free = [one for one in waiting if one.state == "open" and one.annotator_id not in guests]
+    return min(
+        free,
+        key=lambda one: (one.annotator_id != annotator_id, one.annotator_id is not None, one.ordinal),
+        default=None,
+    )
 
 
-def _new_adjudication(session: Session, case: Case) -> ReadRequest:
+def new_adjudication(session: Session, case: Case) -> ReadRequest:
     """A further request of a cell, whose case is locked, not stored yet: nothing is evaluated by its read."""
     newest = select(CasePrediction.release_id).where(CasePrediction.case_id == case.id)
     release_id = session.execute(newest.order_by(*champion_first_order()).limit(1)).scalar_one_or_none()

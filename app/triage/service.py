@@ -24,7 +24,7 @@ from app.triage.assignment import (
     require_qualified,
     twins_of_case,
 )
-from app.triage.by_hand import ask_annotator, assign_open_reads, set_due_day
+from app.triage.by_hand import ask_annotator, assign_open_reads, new_adjudication, set_due_day
 from app.triage.planning import (
     ImageIdentity,
     are_twins,
@@ -58,7 +58,7 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClassOut
-from app.triage.urgency import bring_patient_forward
+from app.triage.urgency import bring_patient_forward, lock_open_reads
 from ml.messages import Message
 
 
@@ -147,7 +147,8 @@ def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> 
     """Refuse a rule that needs more annotators than there are, unless outside systems alone have annotators."""
     n = len(reading_annotators(session))
     fault = None
-    if n == 1:
+    asks = ("rule", "threshold", "capacity_per_day", "audit_rate")
+    if n == 1 and any(getattr(before, name) != getattr(body, name) for name in asks):
         fault = Message("second reads need two annotators; add an annotator first")
     elif n == 2 and body.adjudicate_below is not None and before.adjudicate_below is None:
         fault = Message("adjudication needs three annotators; add an annotator first, or leave it off")

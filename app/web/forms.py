@@ -375,3 +375,14 @@ def _from_percent(text: str) -> float | str:
         return float(text) / 100
     except ValueError:
         return text
+
+
+def share_of(name: str, typed: str) -> float | None:
+    """A place that was typed in per cent, as a share."""
+    try:
+        percent = float(as_number(typed)) if typed.strip() else None
+    except ValueError:
+        percent = -1.0
+    if percent is not None and not 0 <= percent <= 100:
+        raise WrongFields({name: Message("must be a number from 0 to 100")})
+    return None if percent is None else percent / 100

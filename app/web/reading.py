@@ -477,6 +477,7 @@ def _show_case_again(case_id: uuid.UUID, page: Page) -> Response:
 
 
 _Query = Annotated[PageText, Form(max_length=1000)]
+_Account = Annotated[PageText, Form(max_length=64)]
 
 
 def _redirect_to_case(case_id: uuid.UUID, listed: str, part: str = "") -> Response:
@@ -494,24 +495,15 @@ def add_case_comment(
     x: Annotated[PageText, Form(max_length=20)] = "",
     y: Annotated[PageText, Form(max_length=20)] = "",
     listed: _Query = "",
+    account: _Account = "",
 ) -> Response:
     """Comment on a case, with a place on its image in per cent or without."""
+    forms.require_account(page.keys, page.principal, account)
     case = asked.found(page.session)
-    place = {"x": _share_of("x", x), "y": _share_of("y", y)}
+    place = {"x": forms.share_of("x", x), "y": forms.share_of("y", y)}
     body: cases.CommentIn = forms.validate_form(cases.CommentIn, text=text, **place)
     once(page.session, body, lambda: cases.add_comment(page, case, body), case_id_of=lambda _: case.id)
     return _redirect_to_case(asked.handle, listed, "#comments")
-
-
-def _share_of(name: str, typed: str) -> float | None:
-    """A place that was typed in per cent, as a share."""
-    try:
-        percent = float(forms.as_number(typed)) if typed.strip() else None
-    except ValueError:
-        percent = -1.0
-    if percent is not None and not 0 <= percent <= 100:
-        raise forms.WrongFields({name: Message("must be a number from 0 to 100")})
-    return None if percent is None else percent / 100
 
 
 @router.post("/labels/{label_id}/revise")
@@ -557,8 +549,10 @@ def settle_cell(
     reason: _Text = "",
     by_rule: Annotated[PageText, Form(max_length=8)] = "",
     listed: _Query = "",
+    account: _Account = "",
 ) -> Response:
     """Settle a cell as a class or as split, or by rule."""
+    forms.require_account(page.keys, page.principal, account)
     if not outcome and not by_rule:
         raise forms.WrongFields({"outcome": Message("choose a class, or split")})
     chosen = {"by_rule": True} if by_rule else {"split": True} if outcome == cases.SPLIT else {"class": outcome}
@@ -570,8 +564,11 @@ def settle_cell(
 
 @router.post("/cases/{case_id}/reopening")
 @forms.back_to(_show_case_again)
-def reopen_cell(case_id: uuid.UUID, page: ManagerForm, reason: _Text = "", listed: _Query = "") -> Response:
+def reopen_cell(
+    case_id: uuid.UUID, page: ManagerForm, reason: _Text = "", listed: _Query = "", account: _Account = ""
+) -> Response:
     """Take the outcome of a cell back."""
+    forms.require_account(page.keys, page.principal, account)
     reopen_case(page.session, page.context.keys.audit, page.principal, case_id, forms.require_reason(reason))
     return _redirect_to_case(case_id, listed)
 
@@ -584,8 +581,10 @@ def assign_cell(
     page: ManagerForm,
     annotator: Annotated[PageText, Form(max_length=200)] = "",
     listed: _Query = "",
+    account: _Account = "",
 ) -> Response:
     """Assign a read of a cell to an annotator."""
+    forms.require_account(page.keys, page.principal, account)
     body: AssignmentIn = forms.validate_form(AssignmentIn, annotator=annotator)
     keys = page.context.keys.audit
     once(page.session, body, lambda: assign_read(page.session, keys, page.principal, case_id, body))

@@ -27,7 +27,10 @@ def upgrade() -> None:
         sa.CheckConstraint("kind IN ('class', 'split', 'reopened')", name=op.f("ck_outcomes_kind")),
         sa.CheckConstraint("rule IN ('majority', 'split')", name=op.f("ck_outcomes_rule")),
         sa.CheckConstraint("(kind = 'class') = (class_code IS NOT NULL)", name=op.f("ck_outcomes_class_code")),
-        sa.CheckConstraint("(rule IS NULL) <> (account_id IS NULL)", name=op.f("ck_outcomes_one_decides")),
+        sa.CheckConstraint(
+            "(rule IS NULL) <> (account_id IS NULL) OR (kind = 'reopened' AND rule IS NULL)",
+            name=op.f("ck_outcomes_one_decides"),
+        ),
         sa.ForeignKeyConstraint(["case_id"], ["cases.id"], name=op.f("fk_outcomes_case_id_cases")),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_outcomes_account_id_accounts")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_outcomes")),

@@ -11,6 +11,7 @@ from app.cases import comments
 from app.database.tables import Annotator, Case, CaseTwin, Comment, Exposure, Label, Read
 from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_leases import all_once, classes_of, commit, read_next, set_policy, twice
+from tests.app.test_refused_forms import account_of
 from tests.support.sabotage import undone
 from tests.support.service import Service
 
@@ -132,6 +133,7 @@ def test_a_comment_that_was_changed_past_the_service_is_named(service: Service) 
 def test_the_page_lists_comments_with_their_marks_and_a_refused_form_comes_back(service: Service) -> None:
     case_id = service.add_case()["id"]
     form = {"text": "<b>here</b>", "x": "25", "y": "50,5", "form_key": "k1", "listed": "site=a&search=%2F%2Fb"}
+    form |= {"account": account_of(service)}
     path = f"/cases/{case_id}/comments"
     for _ in range(2):  # sent twice, stored once
         answer = service.post("admin", path, data=form, headers={**HTML}, follow_redirects=False)

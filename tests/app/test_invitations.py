@@ -1,6 +1,7 @@
 """Invitations: a link works once, for 72 hours, and gives a guest the named cells and no others."""
 
 import re
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -15,9 +16,10 @@ from app.database.tables import Account, BrowserSession, IdempotencyRecord, Invi
 from app.invitations import service as invitations
 from app.labels.posterior import reassign_open_requests
 from app.triage.service import list_eligible_annotators
+from tests.app.test_gallery import send
 from tests.app.test_leases import all_once, classes_of, commit, lease, requests_of, set_policy
 from tests.support.sabotage import undone
-from tests.support.service import Service
+from tests.support.service import Service, cell_png
 
 HTML = {"Accept": "text/html"}
 
@@ -182,3 +184,60 @@ def test_a_lead_invites_from_the_page_of_a_cell(service: Service) -> None:
     assert "http://testserver/invitations/" in made.text
     page = service.get("admin", "/people", headers={**HTML}).text
     assert '<span class="tag">guest</span>' in page
+
+
+def test_a_second_invitation_leaves_the_first_guest_their_read(service: Service) -> None:
+    set_policy(service, threshold=0.0)
+    case_id = service.add_case()["id"]
+    names = ("Guest A", "Guest B", "Guest C")  # of two planned reads
+    links = [path_of(invite(service, case_id, name=name)) for name in names]
+    assert all("1 cell waits for you" in service.client.get(link, headers=HTML).text for link in links)
+    for name in names:
+        key_of(service, name)
+    assert all(lease(service, name) is not None for name in names)
+
+
+def test_a_settled_cell_without_an_open_read_is_asked_of_no_guest(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9)
+    case_id = service.add_case()["id"]
+    service.answer("anna", case_id, classes_of(service)[0])
+    service.make_labels_final()
+    assert service.settle(case_id).status_code == 201
+    answer = invite(service, case_id)
+    assert (answer.status_code, "settled" in answer.text) == (409, True)
+    assert [row.state for row in requests_of(service, case_id)] == ["answered"]
+
+
+def test_a_disabled_account_has_no_link_and_gets_none_back(service: Service) -> None:
+    case_id = service.add_case()["id"]
+    path = path_of(invite(service, case_id))
+    service.set_disabled("Dr. Gast", disabled=True)
+    assert service.client.get(path, headers=HTML).status_code == 404
+    assert accept(service, path)[0] == 404
+    assert invite(service, service.add_case("b", cell_png(2))["id"]).status_code == 409
+    service.set_disabled("Dr. Gast", disabled=False)
+    assert accept(service, path)[0] == 404
+
+
+@pytest.mark.both_databases
+def test_an_invitation_and_the_gallery_wait_for_each_other_in_one_order(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = sorted(service.add_case(name, cell_png(n))["id"] for n, name in enumerate("bc", 2))
+    set_policy(service, threshold=0.99, audit_rate=1e-9)
+    path_of(invite(service, cells[1], name="Guest A"))
+    inner, asked = invitations.ask_annotator, list[uuid.UUID]()
+
+    def slow(session: Any, keys: Any, principal: Any, case_id: uuid.UUID, annotator_id: uuid.UUID) -> ReadRequest:
+        asked.append(case_id)
+        if len(asked) == 2:
+            time.sleep(1)  # meanwhile the gallery takes what it finds
+        return inner(session, keys, principal, case_id, annotator_id)
+
+    monkeypatch.setattr(invitations, "ask_annotator", slow)
+    service.before_change = lambda: None
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(invite, service, *cells, name="Guest B")
+        time.sleep(0.3)
+        two = pool.submit(send, service, "labels", cell=cells, label=classes_of(service)[3])
+        assert (one.result().status_code, two.result().status_code) == (201, 201)

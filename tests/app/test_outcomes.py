@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -25,7 +26,7 @@ from app.outcomes.service import conclude_cells
 from app.triage.assignment import cells_without_annotator, list_assignable_annotators, twins_of_case
 from tests.app.test_gallery import all_names, names_in, send, what_stands
 from tests.app.test_leases import all_once, answer_next, classes_of, commit, read_next, requests_of, set_policy
-from tests.app.test_refused_forms import LONG, form_at, post
+from tests.app.test_refused_forms import LONG, account_of, form_at, post
 from tests.support.service import Service, cell_png, change_append_only
 from tests.test_architecture import ROOT
 
@@ -416,25 +417,25 @@ def test_the_gallery_settles_and_undo_brings_the_earlier_outcome_back(service: S
 
 def test_the_forms_of_the_page_settle_reopen_and_assign_and_keep_what_was_typed(service: Service) -> None:
     case_id = disputed(service)
-    path = f"/cases/{case_id}"
-    refused = post(service, f"{path}/outcome", form_key="k", outcome="", by_rule="", reason="my reason")
+    path, send_form = f"/cases/{case_id}", partial(post, service, account=account_of(service))
+    refused = send_form(f"{path}/outcome", form_key="k", outcome="", by_rule="", reason="my reason")
     assert (refused.status_code, "my reason" in form_at(refused.text, f"{path}/outcome")) == (422, True)
-    refused = post(service, f"{path}/outcome", form_key="k", outcome="(split)", by_rule="", reason=LONG)
+    refused = send_form(f"{path}/outcome", form_key="k", outcome="(split)", by_rule="", reason=LONG)
     assert (refused.status_code, LONG in form_at(refused.text, f"{path}/outcome")) == (422, True)
-    refused = post(service, f"{path}/assignments", form_key="k", annotator="anna")
+    refused = send_form(f"{path}/assignments", form_key="k", annotator="anna")
     assert (refused.status_code, "has met the cell" in form_at(refused.text, f"{path}/assignments")) == (409, True)
-    back = post(service, f"{path}/assignments", form_key="k", annotator="cleo", listed="site=S&down=false")
+    back = send_form(f"{path}/assignments", form_key="k", annotator="cleo", listed="site=S&down=false")
     assert back.headers["Location"] == f"{path}?site=S&down=false"
-    done = post(service, f"{path}/outcome", form_key="k2", outcome="(split)", reason="no one is right")
+    done = send_form(f"{path}/outcome", form_key="k2", outcome="(split)", reason="no one is right")
     assert (done.status_code, done.headers["Location"]) == (303, path)
     page = service.get("admin", path).text
     assert "<b>split</b>, settled by <bdi>admin</bdi>" in page
     assert "no one is right" in page
     assert f'action="{path}/outcome"' not in page
     assert "reopening" not in service.get("viewer", path).text
-    refused = post(service, f"{path}/reopening", reason=" ")
+    refused = send_form(f"{path}/reopening", reason=" ")
     assert (refused.status_code, "fault" in form_at(refused.text, f"{path}/reopening")) == (422, True)
-    assert post(service, f"{path}/reopening", reason="look again").status_code == 303
+    assert send_form(f"{path}/reopening", reason="look again").status_code == 303
     assert outcome_of(service, case_id) is None
 
 
@@ -452,3 +453,74 @@ def test_annotators_see_an_outcome_where_they_see_the_cell_in_full(service: Serv
     service.make_labels_final()
     assert "seen in person" in service.get("anna", pages[0]).text
     assert service.get("anna", pages[1]).json()["outcome"]["class"] == codes[4]
+
+
+def test_the_rule_takes_no_read_that_an_annotator_holds(service: Service) -> None:
+    case_id = disputed(service)
+    service.label("outside", case_id, classes_of(service)[0], annotator="r", blind=True, round="planned")
+    read_next(service, "cleo")
+    assert conclude_cells(service.context) == 0
+    assert "An annotator is reading this cell now" in service.get("admin", f"/cases/{case_id}").text
+
+
+def test_the_rule_takes_no_read_that_a_guest_is_asked_for(service: Service) -> None:
+    case_id = disputed(service)
+    service.label("outside", case_id, classes_of(service)[2], annotator="r", blind=True, round="planned")
+    service.set_disabled("cleo", disabled=True)
+    assert len(listed(service, "to_settle")) == 1
+    body = {"annotator": "Dr. Gast", "cases": [case_id]}
+    assert service.post("admin", "/v1/invitations", json=body).status_code == 201
+    assert listed(service, "to_settle") == set()
+    assert conclude_cells(service.context) == 0
+    assert states(service, case_id)[-1] == ("adjudication", "open")
+
+
+def test_a_read_that_is_held_is_not_asked_of_another_annotator(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9)
+    case_id = service.add_case()["id"]
+    read_next(service, "anna")
+    answer = assign(service, case_id, "ben")
+    assert (answer.status_code, states(service, case_id)) == (409, [("planned", "leased")])
+
+
+def add_lead(service: Service, name: str) -> None:
+    with service.context.database.write() as session:
+        auth.add_account(session, service.context.keys.audit, name, "admin")
+        service.keys[name] = auth.add_key(session, service.context.keys.audit, name, [])[1]
+
+
+def take_back(service: Service, case_id: str) -> None:
+    """A class by mistake in the gallery, and undo."""
+    done = send(service, "labels", cell=[case_id], label=classes_of(service)[3]).json()
+    assert send(service, "undo", first=done["first"]).status_code == 201
+
+
+def test_undo_in_the_gallery_brings_everything_back(service: Service) -> None:
+    case_id = disputed(service)
+    before = states(service, case_id)
+    take_back(service, case_id)
+    assert states(service, case_id)[-1] == before[-1] == ("adjudication", "open")
+    add_lead(service, "second lead")
+    assert service.settle(case_id, "second lead", split=True, reason="discussed on Monday").status_code == 201
+    take_back(service, case_id)
+    outcome = service.document(f"/v1/cases/{case_id}")["outcome"]
+    assert (outcome["split"], outcome["by"], outcome["reason"]) == (True, "second lead", "discussed on Monday")
+
+
+def test_undo_in_the_gallery_leaves_a_cell_to_the_rule(service: Service) -> None:
+    set_policy(service, threshold=0.99, audit_rate=1e-9)
+    case_id = service.add_case()["id"]
+    opine(service, case_id, *classes_of(service)[:1] * 3)
+    take_back(service, case_id)
+    assert conclude_cells(service.context) == 1
+
+
+@pytest.mark.parametrize("form", ["outcome", "reopening", "assignments", "comments"])
+def test_a_form_of_another_leads_page_is_refused(service: Service, form: str) -> None:
+    case_id = service.add_case()["id"]
+    add_lead(service, "second lead")
+    page = service.get("admin", f"/cases/{case_id}").text
+    account = re.findall(r'name="account" value="([^"]+)"', page)[0]
+    typed = {"form_key": "k", "account": account, "outcome": classes_of(service)[0], "reason": "r", "text": "t"}
+    answer = service.call("second lead", "POST", f"/cases/{case_id}/{form}", data=typed | {"annotator": "anna"})
+    assert (answer.status_code, answer.json()["type"][-13:]) == (403, "other-account")

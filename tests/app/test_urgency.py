@@ -1,15 +1,17 @@
 """Urgent classes: all cells of a patient are due together, and the place of one of them reveals nothing about it."""
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.database.tables import Case, CasePrediction, ReadRequest
+from app.cases import ingest
+from app.database.tables import Case, CasePrediction, ReadRequest, utc_now
 from tests.app.test_leases import classes_of, set_policy
 from tests.security.test_adversary import auc, guess
 from tests.support.service import Service, cell_png
@@ -68,10 +70,46 @@ def test_a_cell_that_comes_after_others_are_overdue_is_not_overdue_itself(servic
 def test_a_cell_without_a_patient_keeps_its_place(service: Service) -> None:
     code = classes_of(service)[0]
     above, urgent, plain = split_by(service, code)
+    put(service, plain, "a")
+    (usual,) = due(service, "a")
     set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}])
-    cells = [service.add_case(f"alone {number}", cell_png(number))["id"] for number in (urgent, plain)]
-    days = service.scalars(select(ReadRequest.due_on).where(ReadRequest.case_id.in_(map(UUID, cells))))
-    assert len(set(days)) == 1
+    for number in (urgent, plain):
+        service.add_case(f"alone {number}", cell_png(number))
+    assert all(one - usual < timedelta(hours=1) for one in due(service, None))
+    assert all(one >= usual for one in due(service, None))
+
+
+def test_of_several_rules_the_soonest_holds_and_reads_that_are_held_move_too(service: Service) -> None:
+    code = classes_of(service)[0]
+    above, urgent, plain = split_by(service, code)
+    rules = [{"class": code, "above": above, "hours": hours} for hours in (48, 4, 24)]
+    set_policy(service, urgent=rules, threshold=0.99, audit_rate=1e-9)
+    put(service, plain, "a")
+    assert service.post("anna", "/v1/reads").status_code == 201
+    put(service, urgent, "a")
+    (soon,) = due(service, "a")
+    assert timedelta(hours=3) < soon - utc_now() <= timedelta(hours=4)
+
+
+@pytest.mark.both_databases
+def test_of_two_cells_of_a_patient_that_come_at_once_none_stands_alone_in_front(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = classes_of(service)[0]
+    above, urgent, plain = split_by(service, code)
+    set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}])
+    inner: Any = vars(ingest)["bring_patient_forward"]
+
+    def slow(*given: Any) -> Any:
+        moved = inner(*given)
+        time.sleep(0.3)  # the other one comes meanwhile
+        return moved
+
+    monkeypatch.setattr(ingest, "bring_patient_forward", slow)
+    service.before_change = lambda: None
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda number: put(service, number, "a"), (urgent, plain)))
+    assert len(due(service, "a")) == 1
 
 
 def test_without_urgent_classes_nothing_is_brought_forward(service: Service) -> None:
@@ -134,3 +172,13 @@ def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service) -> No
     value, bound = auc(guess(np.array(signs), np.array(truth)), np.array(truth))
     print(round(value, 3), round(bound, 3), len(truth), sum(truth))
     assert value < 0.56
+
+
+def test_one_annotator_may_change_a_policy_but_not_its_second_reads(service: Service) -> None:
+    service.set_disabled("ben", disabled=True)
+    before = service.document("/v1/policies")["items"][0]
+    kept = {name: before[name] for name in ("rule", "threshold", "audit_rate")}
+    body = kept | {"reveal": "never", "adjudicate_below": None, "reason": "a colleague left"}
+    assert service.post("admin", "/v1/policies", json=body).status_code == 201
+    refused = service.post("admin", "/v1/policies", json=body | {"threshold": 0.123})
+    assert (refused.status_code, "second reads need two annotators" in refused.text) == (422, True)

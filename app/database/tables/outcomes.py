@@ -21,7 +21,10 @@ class Outcome(IdentifiedRow, BaseTable):
         sa.CheckConstraint(f"kind IN {get_args(OutcomeKind)}", name="kind"),
         sa.CheckConstraint(f"rule IN {get_args(OutcomeRule)}", name="rule"),
         sa.CheckConstraint("(kind = 'class') = (class_code IS NOT NULL)", name="class_code"),
-        sa.CheckConstraint("(rule IS NULL) <> (account_id IS NULL)", name="one_decides"),
+        # none decides where a click in the gallery was taken back: the case is as it was before
+        sa.CheckConstraint(
+            "(rule IS NULL) <> (account_id IS NULL) OR (kind = 'reopened' AND rule IS NULL)", name="one_decides"
+        ),
     )
 
     case_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("cases.id"))
