@@ -223,8 +223,10 @@ def test_a_disabled_account_has_no_link_and_gets_none_back(service: Service) -> 
 def test_an_invitation_and_the_gallery_wait_for_each_other_in_one_order(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = sorted(service.add_case(name, cell_png(n))["id"] for n, name in enumerate("bc", 2))
     set_policy(service, threshold=0.99, audit_rate=1e-9)
+    cells = sorted(service.add_case(name, cell_png(n))["id"] for n, name in enumerate("bc", 2))
+    for case_id in cells:  # the planned read
+        service.outside_label(case_id, "r", classes_of(service)[0])
     path_of(invite(service, cells[1], name="Guest A"))
     inner, asked = invitations.ask_annotator, list[uuid.UUID]()
 
