@@ -21,6 +21,7 @@ from app.audit.chain.keys import derive_keys
 from app.cases.ingest import partition_of
 from app.database.tables import Account, Case
 from app.demo.real_cells import FOLDER, real_cells
+from app.labels.corrections import finalize_labels
 from tests.browser.conftest import handle_of, pack
 from tests.support.chromium import FLAGS, find_chromium
 from tests.support.process import Installation
@@ -101,10 +102,12 @@ def annotator(page: Page, made: Installation, folder: Path) -> None:
     page.wait_for_load_state("networkidle")
     page.keyboard.press("Backspace")
     keep(page, folder, "correct")
+    with made.parts() as context:  # which the worker does once a minute
+        finalize_labels(context)
     for name in ("display", "help", "account", "me", "practice", "settled"):
         page.goto(f"{made.address}/{name}")
         keep(page, folder, name)
-    page.click("main .tile a >> nth=0")
+    page.click("main a:has(img) >> nth=0")
     keep(page, folder, "committed")
 
 
@@ -115,6 +118,7 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
     page.click(f"li.tile:has-text('{disputed(page)}') a")
     keep(page, folder, "case")
     pages = (
+        "today",
         "cells",
         "classes",
         "report",
