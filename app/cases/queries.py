@@ -211,7 +211,7 @@ def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:
 
 def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
     wanted = ReadRequest.state.in_(("open", "leased"))
-    settled = standing_outcomes().with_only_columns(Outcome.case_id)
+    settled = settled_cells()
     by_state: dict[CaseState, list[ColumnElement[bool]]] = {
         "to_read": [Case.waiting.is_(True)],
         "overdue": [Case.waiting.is_(True)],
@@ -434,6 +434,11 @@ def standing_outcomes() -> Select[Outcome]:
     later = aliased(Outcome)
     same = and_(later.case_id == Outcome.case_id, later.number == Outcome.number + 1)
     return select(Outcome).outerjoin(later, same).where(later.id.is_(None), Outcome.kind != "reopened")
+
+
+def settled_cells() -> Select[uuid.UUID]:
+    """Cells that have an outcome."""
+    return standing_outcomes().with_only_columns(Outcome.case_id)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ from app.cases.queries import (
     read_outcomes,
     requests_of,
     same_images,
+    settled_cells,
     sorted_case_ids,
     stored_image_names,
     wants_repeats,

@@ -354,7 +354,7 @@ def release_lease(session: Session, principal: Principal, read_id: uuid.UUID) ->
     """Give a lease back; the case may come to this annotator again."""
     lease = get_own_lease(session, principal, read_id)
     lease.read.state, lease.read.ended_at = "released", time_of(session)
-    lease.request.state, lease.request.lease_expires_at = "open", None
+    queries.give_back(session, type(lease.request), [lease.request.id])
 
 
 def record_decline(
@@ -366,9 +366,10 @@ def record_decline(
     read.state, read.ended_at, read.decline_reason = "declined", time, body.reason
     if body.note is not None:
         session.add(Remark(id=read.id, case_id=read.case_id, note=body.note))
-    request.state, request.lease_expires_at = "open", None
     if body.reason == "cannot_tell" or isinstance(request, Repeat):
-        request.state, request.closed_at = "closed", time
+        request.state, request.closed_at, request.lease_expires_at = "closed", time, None
+    else:
+        queries.give_back(session, type(request), [request.id])
     case = session.get_one(Case, read.case_id, with_for_update=True)
     refresh_waiting(session, case)  # a repeat changes nothing, and takes as long
     advance_other_windows(session, lease.annotator.id, read.case_id)

@@ -1,6 +1,7 @@
 """Database access of requests, leases and label chains."""
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -9,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit.chain.covered_rows import update_columns
-from app.cases.service import ResolvedCase
+from app.cases.service import ResolvedCase, settled_cells
 from app.database.tables import (
     LEASED,
     Alias,
@@ -24,6 +25,7 @@ from app.database.tables import (
 )
 from app.http.errors import NotFound
 from app.http.principal import Principal
+from app.triage.service import withdraw_adjudications
 
 _SWEEP = 200
 
@@ -92,8 +94,15 @@ def expire_overdue(session: Session, time: datetime) -> None:
         if ids:
             leased = and_(request_id.in_(ids), Read.state == "leased")
             session.execute(update_columns(Read, state="expired", ended_at=time).where(leased))
-            back = update_columns(requests, state="open", lease_expires_at=None)
-            session.execute(back.where(requests.id.in_(ids)))
+            give_back(session, requests, ids)
+
+
+def give_back(session: Session, requests: type[AnyRequest], ids: Collection[uuid.UUID]) -> None:
+    """Open locked requests again; an adjudication whose cell was settled meanwhile is withdrawn."""
+    back = update_columns(requests, state="open", lease_expires_at=None)
+    session.execute(back.where(requests.id.in_(ids)))
+    # for repeats too, which this does not find, so that the time of an answer does not tell them
+    withdraw_adjudications(session, ReadRequest.id.in_(ids), ReadRequest.case_id.in_(settled_cells()))
 
 
 def open_request_of_case(

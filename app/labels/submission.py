@@ -202,11 +202,13 @@ def require_classes(classes: list[str], body: OwnLabelIn) -> None:
 def _close_answered_request(session: Session, author: LabelAuthor, label: Label) -> None:
     request, read = author.request, author.read
     if request is not None:
-        is_closed = label.blind or isinstance(request, Repeat)
-        closing = {"closed_at": label.created_at} if is_closed else {}
-        answer = {"label_id": label.id} if label.blind and isinstance(request, ReadRequest) else {}
-        state = "answered" if is_closed else "open"
-        update_row(session, request, state=state, lease_expires_at=None, **closing, **answer)
+        if label.blind or isinstance(request, Repeat):
+            answer = {"label_id": label.id} if label.blind and isinstance(request, ReadRequest) else {}
+            closed = {"state": "answered", "closed_at": label.created_at, "lease_expires_at": None}
+            update_row(session, request, **closed, **answer)
+        else:
+            queries.give_back(session, ReadRequest, [request.id])
+            session.refresh(request)
     if read is not None:
         update_row(session, read, state="committed", ended_at=label.created_at)
 

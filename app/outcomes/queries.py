@@ -7,10 +7,8 @@ from datetime import datetime
 from sqlalchemy import Select, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.audit.chain.covered_rows import update_columns
-from app.database.tables import Case, CountedLabel, Outcome, ProvisionalLabel, Read, ReadRequest, time_of
+from app.database.tables import Case, CountedLabel, Outcome, ProvisionalLabel, ReadRequest
 from app.outcomes.rules import MIN_OPINIONS
-from app.triage.service import refresh_waiting
 
 _WAITING = ("open", "leased")
 
@@ -22,19 +20,6 @@ def lock_cells(session: Session, case_ids: Collection[uuid.UUID]) -> list[Case]:
     session.execute(wanted.where(ReadRequest.state.in_(_WAITING)).order_by(ReadRequest.id).with_for_update())
     cells = select(Case).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
     return list(session.execute(cells.with_for_update().execution_options(populate_existing=True)).scalars())
-
-
-def withdraw_adjudications(session: Session, case: Case) -> None:
-    """Withdraw the adjudications of a locked case that have no answer; planned reads stay as they are."""
-    # Planned reads are never closed because of labels: that would bias the evaluation. A read that is leased ends as
-    # if its time had run out, so that its answer is kept as late.
-    time, round_ = time_of(session), ReadRequest.round == "adjudication"
-    waiting = (ReadRequest.case_id == case.id, round_, ReadRequest.state.in_(_WAITING))
-    leased = (Read.state == "leased", Read.request_id.in_(select(ReadRequest.id).where(*waiting)))
-    session.execute(update_columns(Read, state="expired", ended_at=time).where(*leased))
-    closed = update_columns(ReadRequest, state="closed", closed_at=time, lease_expires_at=None)
-    session.execute(closed.where(*waiting))
-    refresh_waiting(session, case)
 
 
 def count_withdrawn(session: Session, case: Case, since: datetime) -> int:

@@ -89,7 +89,7 @@ def _store(session: Session, keys: AuditKeys, actor: str, case: Case, reason: st
     if reason is not None:
         session.add(Remark(id=outcome.id, case_id=case.id, reason=reason))
     if outcome.kind != "reopened":
-        queries.withdraw_adjudications(session, case)
+        triage.withdraw_adjudications(session, ReadRequest.case_id == case.id)
     session.flush()
     verb = "reopen" if outcome.kind == "reopened" else "settle" if outcome.rule is None else "conclude"
     events.record_event(

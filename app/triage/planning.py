@@ -225,6 +225,18 @@ def refresh_waiting(session: Session, case: Case) -> None:
     case.waiting = session.execute(statement.limit(1)).first() is not None
 
 
+def withdraw_adjudications(session: Session, *which: ColumnElement[bool]) -> None:
+    """Withdraw the adjudications among locked requests that nobody is reading; planned reads stay as they are."""
+    # A planned read is never closed because of labels: that would bias the evaluation. A lease runs its full time: an
+    # early end would tell its annotator what was asked for.
+    withdrawn = (ReadRequest.round == "adjudication", ReadRequest.state == "open", *which)
+    affected = select(Case).where(Case.id.in_(select(ReadRequest.case_id).where(*withdrawn))).order_by(Case.id)
+    cases = list(session.execute(affected.with_for_update()).scalars())
+    session.execute(update_columns(ReadRequest, state="closed", closed_at=time_of(session)).where(*withdrawn))
+    for case in cases:
+        refresh_waiting(session, case)
+
+
 def withdraw_repeats(session: Session, case_ids: Collection[uuid.UUID] | None = None) -> None:
     """Withdraw repeats that nobody has been given, of some cases those that somebody has too."""
     which = [Repeat.state == "open"] if case_ids is None else [Repeat.state.in_(("open", "leased"))]

@@ -36,6 +36,7 @@ from app.triage.planning import (
     refresh_waiting,
     triage_case,
     uniform_draw,
+    withdraw_adjudications,
     withdraw_repeats,
 )
 from app.triage.queries import (

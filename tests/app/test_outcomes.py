@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Barrier
@@ -163,17 +164,41 @@ def test_of_two_leads_who_settle_at_once_one_does(service: Service) -> None:
 @pytest.mark.both_databases
 def test_adjudications_are_withdrawn_and_none_is_asked_for_until_the_cell_is_open_again(service: Service) -> None:
     case_id = disputed(service, max_labels=9)
-    codes, read = classes_of(service), read_next(service, "cleo")
+    codes = classes_of(service)
     assert service.settle(case_id).status_code == 201
     assert states(service, case_id)[2:] == [("adjudication", "closed")]
-    given = commit(service, "cleo", read, codes[2]).json()["label"]  # no answer is lost
-    assert given["late"]
+    assert service.post("cleo", "/v1/reads").status_code == 204
     service.make_labels_final()
     service.outside_label(case_id, "r", codes[3])
     assert len(requests_of(service, case_id)) == 3
     assert reopen(service, case_id).status_code == 204
     service.outside_label(case_id, "r2", codes[4])
     assert states(service, case_id)[3:] == [("adjudication", "open")]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("end", ["answer", "return", "decline", "expiry"])
+def test_an_annotator_does_not_notice_that_the_cell_of_their_adjudication_is_settled(
+    service: Service, end: str
+) -> None:
+    case_id = disputed(service)
+    read = read_next(service, "cleo")
+    path = f"/v1/reads/{read['id']}"
+    assert service.settle(case_id).status_code == 201
+    assert service.document(path, "cleo") == read
+    assert service.call("cleo", "PATCH", path, json={}).status_code == 200
+    if end == "answer":
+        assert not commit(service, "cleo", read, classes_of(service)[2]).json()["label"]["late"]
+    elif end == "return":
+        assert service.call("cleo", "DELETE", path).status_code == 204
+    elif end == "decline":
+        body = {"reason": "image_quality"}
+        assert service.post("cleo", f"{path}/decline", json=body).status_code == 200
+    else:
+        with service.clock.off_by(timedelta(days=1)):
+            assert service.post("anna", "/v1/reads").status_code == 204
+    assert states(service, case_id)[2:] == [("adjudication", "answered" if end == "answer" else "closed")]
+    assert listed(service, "adjudication") | listed(service, "to_read") == set()
 
 
 @pytest.mark.both_databases
@@ -229,13 +254,16 @@ def test_no_estimate_knows_of_an_outcome(service: Service, tmp_path: Path) -> No
 
 def test_nothing_but_lists_and_pages_reads_outcomes() -> None:
     """What evaluates, fits, plans, repeats or chooses reference cells takes neither the table nor what reads it."""
-    reads = re.compile(r"^    Outcome,$|import .*\bOutcome\b|\b(read|standing)_outcomes\b", re.MULTILINE)
+    reads = re.compile(
+        r"^    Outcome,$|import .*\bOutcome\b|\b(read|standing)_outcomes\b|\bsettled_cells\b", re.MULTILINE
+    )
     sources = [path for path in (ROOT / "app").rglob("*.py") if reads.search(path.read_text())]
     found = {path.relative_to(ROOT / "app").as_posix() for path in sources}
     assert found == {
         *("database/tables/__init__.py", "cases/queries.py", "cases/gallery.py", "cases/presenters.py"),
         *("cases/service.py", "outcomes/queries.py", "outcomes/service.py", "maintenance/export.py"),
-        *("labels/gallery.py", "labels/posterior.py"),  # that settles, and asks for no adjudication
+        # that settles, asks for no adjudication, and withdraws one
+        *("labels/gallery.py", "labels/posterior.py", "labels/queries.py"),
     }
 
 
