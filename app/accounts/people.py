@@ -5,7 +5,6 @@ import hmac
 import secrets
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -394,25 +393,18 @@ def read_own_annotator(session: Session, principal: Principal) -> Annotator:
 
 def reading_annotators(session: Session, *, guests: bool = False) -> list[Annotator]:
     """Annotators who can be asked for a read: people with an enabled account whose reads are blind, ordered."""
-    # Whoever has not read yet becomes an annotator here. Guests are asked by name only.
+    # Guests are asked by name only.
     statement = (
-        select(Account.id, Account.name, Account.role, ApiKey.scopes)
+        select(Annotator, Account.role, ApiKey.scopes)
+        .join(Account, Account.id == Annotator.account_id)
         .outerjoin(ApiKey, ApiKey.account_id == Account.id)
         .where(Account.role == "annotator", Account.disabled_at.is_(None), Account.guest.in_({False, guests}))
-        .order_by(Account.id)
+        .order_by(Annotator.id)
     )
-    rows = session.execute(statement).all()
-    seeing = {row.id for row in rows if role_or_key_sees_more(row.role, row.scopes)}
-    names = {row.id: row.name for row in rows if row.id not in seeing}
-    annotators_by_account = {
-        annotator.account_id: annotator
-        for annotator in session.execute(select(Annotator).where(Annotator.account_id.in_(names))).scalars()
-    }
-    for account_id, name in names.items():  # in one order, so that two writers do not wait for each other
-        if account_id not in annotators_by_account:
-            with suppress(Forbidden):  # the name is another annotator's: this person cannot read
-                annotators_by_account[account_id] = add_annotator(session, name, account_id)
-    return sorted(annotators_by_account.values(), key=lambda annotator: annotator.id)
+    sees_more: dict[Annotator, bool] = {}
+    for annotator, role, scopes in session.execute(statement):
+        sees_more[annotator] = sees_more.get(annotator, False) or role_or_key_sees_more(role, scopes)
+    return [annotator for annotator, sees in sees_more.items() if not sees]
 
 
 def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> Annotator:
