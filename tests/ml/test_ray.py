@@ -19,7 +19,7 @@ from ml.scoring.shards import PartDocument, ShardError
 from ml.scoring.table import ScoreRequest
 from ml.tables.reading import TableError
 from tests.support.command import run_here
-from tests.support.ray_settings import set_up
+from tests.support.ray_settings import SETTINGS, set_up
 from tests.support.shards import joined, left_over, manifest, one_run, write_images
 
 MARK = "SECONDREAD_TEST_OF_RAY"
@@ -27,9 +27,11 @@ COMMAND = [sys.executable, "-c", "from app.cli.main import main; main()"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def alone() -> Iterator[None]:
-    """Two clusters that begin at the same moment can take each other's ports."""
-    with FileLock(Path(tempfile.gettempdir()) / "secondread-ray.lock"):
+def ray_environment() -> Iterator[None]:
+    """One cluster at a time, since two can take each other's ports; Ray reads its settings once in a process."""
+    lock = FileLock(Path(tempfile.gettempdir()) / "secondread-ray.lock")
+    with lock, pytest.MonkeyPatch.context() as patch:
+        set_up(patch)
         yield
 
 
@@ -40,9 +42,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A word in the environment of every process of a test; at the end none of them is left."""
+    """A word in the environment of every process that a command starts; at the end none of them is left."""
     word = uuid.uuid4().hex
     monkeypatch.setenv(MARK, word)
+    for name in SETTINGS:
+        monkeypatch.delenv(name)
     yield word
     gone(word)
 
@@ -129,13 +133,11 @@ def test_an_address_without_the_engine_is_refused(tiny_release: Path, images: Pa
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
     """Ray with two cores in this process, to which whatever asks for the engine is connected already."""
-    with pytest.MonkeyPatch.context() as patch:
-        set_up(patch)
-        import ray
+    import ray
 
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 @pytest.mark.slow
