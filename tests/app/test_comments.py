@@ -2,13 +2,14 @@
 
 import re
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select, text
 
 from app.cases import comments
-from app.database.tables import Annotator, Case, CaseTwin, Comment, Exposure, Label, Read
+from app.database.tables import Annotator, Case, CaseTwin, Comment, Exposure, Label, ProvisionalLabel, Read
 from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_leases import all_once, classes_of, commit, read_next, set_policy, twice
 from tests.app.test_refused_forms import account_of
@@ -78,7 +79,8 @@ def test_who_has_seen_comments_changes_their_mind_unblinded(service: Service) ->
     assert revised["label"]["post_reveal"] is True
 
 
-def test_comments_wait_for_the_read_of_a_near_duplicate(service: Service) -> None:
+@pytest.mark.parametrize("state", ["leased", "to be corrected"])
+def test_comments_wait_for_the_read_of_a_near_duplicate(service: Service, state: str) -> None:
     all_once(service)
     first, second = service.add_case("one"), service.add_case("the same once more")
     assert service.scalars(select(func.count()).select_from(CaseTwin)) == [2]
@@ -89,10 +91,14 @@ def test_comments_wait_for_the_read_of_a_near_duplicate(service: Service) -> Non
     assert service.get("anna", path).status_code == 200
     other = next(case["id"] for case in (first, second) if service.known_as("anna", case["id"]) != read["case_id"])
     service.written_past = True  # the queue gives no twin, whatever a clock or an import did
-    lease = {"id": uuid.uuid4(), "case_id": uuid.UUID(other), "annotator_id": service.one(select(Label.annotator_id))}
-    request = service.one(select(Read.request_id))
+    own = {"case_id": uuid.UUID(other), "annotator_id": service.one(select(Label.annotator_id))}
     at = service.context.clock()
-    service.change(insert(Read).values(**lease, request_id=request, created_at=at, expires_at=at, state="leased"))
+    if state == "leased":
+        own |= {"id": uuid.uuid4(), "request_id": service.one(select(Read.request_id)), "state": state}
+        service.change(insert(Read).values(**own, created_at=at, expires_at=at))
+    else:
+        own |= {"label_id": service.one(select(Label.id)), "read_id": service.one(select(Read.id))}
+        service.change(insert(ProvisionalLabel).values(**own, final_at=at + timedelta(days=1)))
     assert service.get("anna", path).status_code == 403
     assert 'id="comments"' not in service.get("anna", f"/cases/{read['case_id']}", headers={**HTML}).text
 

@@ -345,6 +345,24 @@ def test_a_pass_that_is_cut_off_goes_on_and_concludes_each_cell_once(
     assert [row.number for row in service.scalars(select(Outcome))] == [1] * 4
 
 
+def test_a_cell_that_a_lead_settles_while_the_worker_decides_stays_with_the_lead(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_once(service)
+    case_id = service.add_case()["id"]
+    opine(service, case_id, *classes_of(service)[:1] * 3)
+    decide = outcome_service._decide_cells
+
+    def decide_too_early(*arguments: Any, **options: Any) -> Any:
+        decided = decide(*arguments, **options)
+        monkeypatch.undo()
+        assert service.settle(case_id).status_code == 201
+        return decided
+
+    monkeypatch.setattr(outcome_service, "_decide_cells", decide_too_early)
+    assert (conclude_cells(service.context), outcome_of(service, case_id)) == (0, ("split", "admin"))
+
+
 @pytest.mark.both_databases
 def test_the_worker_leaves_a_read_that_somebody_may_do_and_a_lead_need_not(service: Service) -> None:
     case_id, codes = disputed(service), classes_of(service)
@@ -533,6 +551,16 @@ def test_undo_in_the_gallery_brings_everything_back(service: Service) -> None:
     take_back(service, case_id)
     outcome = service.document(f"/v1/cases/{case_id}")["outcome"]
     assert (outcome["split"], outcome["by"], outcome["reason"]) == (True, "second lead", "discussed on Monday")
+
+
+def test_undo_in_the_gallery_leaves_what_another_lead_has_settled_since(service: Service) -> None:
+    case_id = disputed(service)
+    add_lead(service, "second lead")
+    done = send(service, "labels", cell=[case_id], label=classes_of(service)[3]).json()
+    assert reopen(service, case_id).status_code == 204
+    assert service.settle(case_id, "second lead").status_code == 201
+    assert send(service, "undo", first=done["first"]).status_code == 201
+    assert outcome_of(service, case_id) == ("split", "second lead")
 
 
 def test_undo_in_the_gallery_leaves_a_cell_to_the_rule(service: Service) -> None:
