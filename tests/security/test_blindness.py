@@ -225,15 +225,16 @@ def test_a_handle_is_its_annotators_own_and_nobody_elses(service: Service) -> No
 
 @pytest.mark.slow
 def test_cases_that_were_read_are_listed_in_the_order_of_reading(service: Service) -> None:
-    set_policy(service, threshold=0.99, audit_rate=1e-9)
+    set_policy(service, threshold=0.99, audit_rate=1e-9, reveal="after_case_closed")
     for number in range(8):
-        service.add_case(f"case {number}", cell_png(number))
+        service.outside_label(service.add_case(f"case {number}", cell_png(number))["id"], "r", classes_of(service)[0])
     read_in_order = []
     while (read := lease(service, "anna")) is not None:
         read_in_order.append(read["case_id"])
         assert commit(service, "anna", read, classes_of(service)[0]).status_code == 201
+    service.make_labels_final()
     cookie = first_password(service, "anna") | {"Accept": "text/html"}
-    shown = re.findall(r'href="/cases/([^"]+)"', service.client.get("/worklist", headers=cookie).text)
+    shown = re.findall(r'href="/cases/([^"]+)"', service.client.get("/settled", headers=cookie).text)
     assert shown == read_in_order[::-1]
 
 
