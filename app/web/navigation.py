@@ -65,14 +65,22 @@ _ANNOTATOR = {
 }
 
 
-def navigation_for(principal: Principal, path: str) -> list[NavItem]:
-    """Items that a caller may open; the one of the present page is current."""
-    start = path if path == "/report/appendix" else "/" + path.split("/")[1]
+#: Two pages of one report.
+_REPORT = {"/report", "/report/appendix"}
+
+
+def navigation_for(principal: Principal, path: str, query: str = "") -> list[NavItem]:
+    """Items that a caller may open; the one of the present page is current, and its filters stay within the report."""
+    start = path if path in _REPORT else "/" + path.split("/")[1]
     if start == "/cases":
         start = "/worklist" if principal.blind else "/cells"
     items = []
     for name, listed in (_ANNOTATOR if principal.blind else _LEAD).items():
-        pages = [NavPage(to, gettext(called), to == start) for to, called, scope in listed if scope in principal.scopes]
+        pages = [
+            NavPage(f"{to}?{query}" if query and {to, start} == _REPORT else to, gettext(called), to == start)
+            for to, called, scope in listed
+            if scope in principal.scopes
+        ]
         if pages:
             items.append(NavItem(gettext(name), pages, any(page.current for page in pages)))
     return items

@@ -94,7 +94,7 @@ def render_page(request: Request, name: str, principal: Principal | None, status
     values |= {"principal": principal, "path": request.url.path}
     values["refused"] = getattr(request.state, "refused", TypedForm())
     if principal is not None:
-        values["navigation"] = navigation_for(principal, request.url.path)
+        values["navigation"] = navigation_for(principal, request.url.path, request.url.query)
         values["account"] = account_handle(request.app.state.context.keys.readers, principal.account_id)
         values |= _session_times(principal, request.app.state.context.clock())
     return _templates.TemplateResponse(request, name, values, status)

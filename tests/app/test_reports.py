@@ -4,9 +4,11 @@ import csv
 import io
 import re
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -233,7 +235,10 @@ def plots(page: str) -> list[str]:
 def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, question: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)
     page, frozen = report_page(service, **question), frozen_page(service, question)
-    appendix = service.get("viewer", "/report/appendix", params=question).text
+    filtered = f"?{urlencode(question)}" if question else ""  # the tabs keep the filters
+    assert f'<a href="/report/appendix{filtered}">' in unescape(page)
+    appendix = service.get("viewer", f"/report/appendix{filtered}").text
+    assert f'<a href="/report{filtered}">' in unescape(appendix)
     assert len(said(page)) == 5
     assert said(frozen) == said(page)
     assert plots(page)
