@@ -34,6 +34,7 @@ from app.settings import Settings
 from app.triage.assignment import GRACE_PERIOD
 from tests.app.conftest import Template, _running, _settings
 from tests.app.test_leases import all_once, all_twice, classes_of, requests_of, set_policy
+from tests.app.test_refused_forms import account_of
 from tests.conftest import missing
 from tests.support.coroutines import run_async
 from tests.support.jobs import work_off
@@ -103,11 +104,12 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     set_policy(service, **seldom)  # one planned read each
     service.add_cases(4)
     seen: dict[str, Locks] = {}
+    leads = {"store", "settle", "reopen", "invite", "assign", "label in the gallery", "undo in the gallery"}
 
     def note(what: str, method: str, path: str, **body: Any) -> Any:
         with locks_of(service) as transactions:
             headers = {"Idempotency-Key": uuid.uuid4().hex}
-            who = "outside" if what.startswith("outside") else "admin" if what in {"store", "settle"} else "anna"
+            who = "outside" if what.startswith("outside") else "admin" if what in leads else "anna"
             answer = service.call(who, method, path, headers=headers, **body)
         assert answer.status_code < 300, (what, answer.text)
         seen[what] = max(transactions, key=lambda locks: len(locks.waited))
@@ -123,7 +125,18 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     service.add_annotator("cleo")
     set_policy(service, **seldom, adjudicate_below=0.999999)  # and what follows from it is another read
     note("outside revision", "POST", f"/v1/labels/{label}/revisions", json={"label": "lymphocyte", "reason": "a slip"})
+    assert [request.arm for request in requests_of(service, case)] == ["first", "adjudication"]
     note("settle", "POST", f"/v1/cases/{case}/outcome", json={"split": True, "reason": "they differ"})
+    note("reopen", "DELETE", f"/v1/cases/{case}/outcome", params={"reason": "too early"})
+    note("invite", "POST", "/v1/invitations", json={"annotator": "Dr. Gast", "cases": [case]})
+    read = note("lease a third", "POST", "/v1/reads")
+    note("return", "DELETE", f"/v1/reads/{read['id']}")
+    note(
+        "assign", "POST", f"/v1/cases/{service.case_of('anna', read['case_id'])}/assignments", json={"annotator": "ben"}
+    )
+    form = {"form_key": "k", "account": account_of(service)}
+    done = note("label in the gallery", "POST", "/cells/gallery/labels", data=form | {"cell": [case], "label": "blast"})
+    note("undo in the gallery", "POST", "/cells/gallery/undo", data=form | {"form_key": "l", "first": done["first"]})
     note("store", "POST", "/v1/cases", files={"image": ("x", cell_png(9))}, data={"external_id": "new"})
     for what, locks in seen.items():
         assert locks.waited == sorted(locks.waited, key=ORDER.index), (what, locks.waited)
@@ -131,7 +144,6 @@ def test_everything_that_locks_does_so_in_one_order(service: Service) -> None:
     for what in ("decline", "label", "settle"):
         assert seen[what].waited == ["read_requests", "cases", "audit_head"], what
     assert seen["outside label"].waited == ["cases", "audit_head"]
-    assert [request.arm for request in requests_of(service, case)] == ["first", "adjudication"]
     assert seen["store"].waited == ["audit_head"]
 
 
