@@ -44,10 +44,16 @@ HEAVY = {"torch", "torchvision", "onnx", "onnxscript"}
 
 
 @functools.cache
+def parse(path: Path) -> ast.Module:
+    """Syntax tree of a file, read once."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path: Path) -> frozenset[str]:
     """Modules that a file imports anywhere, inside functions too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -129,7 +135,7 @@ def test_a_domain_is_reached_through_its_service_alone() -> None:
 
 def _names_taken_from(faces: set[str], path: Path) -> set[tuple[str, str]]:
     """Face and name of what a file imports from faces, or takes from them as an attribute."""
-    tree = ast.parse(path.read_text())
+    tree = parse(path)
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     taken = {(node.module, alias.name) for node in froms if node.module in faces for alias in node.names}
     modules = {
@@ -149,7 +155,7 @@ def test_what_a_face_imports_is_used_there_or_by_another_room() -> None:
     faces = {"app.database.tables", *(f"app.{domain}.service" for domain in DOMAINS)}
     unused, taken = [], set().union(*(_names_taken_from(faces, path) for path in EVERYTHING))
     for path in [path for path in SOURCES if _name(path) in faces]:
-        tree, face = ast.parse(path.read_text()), _name(path)
+        tree, face = parse(path), _name(path)
         offered = {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         unused += [f"{face}.{name}" for name in sorted(offered - used) if (face, name) not in taken]
@@ -189,7 +195,7 @@ def test_every_operation_of_the_api_has_its_name_in_the_route() -> None:
     for path in SOURCES:
         if "APIRouter(" not in path.read_text() or path.is_relative_to(ROOT / "app" / "web"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if not isinstance(node, ast.Call) or not re.fullmatch(r"\w*router\.[a-z]+", ast.unparse(node.func)):
                 continue
             if not {"operation_id", "include_in_schema"} & {keyword.arg for keyword in node.keywords}:
@@ -279,7 +285,7 @@ def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _undocumented_or_long(path: Path) -> list[str]:
-    tree, name = ast.parse(path.read_text()), _name(path)
+    tree, name = parse(path), _name(path)
     offenders = [] if ast.get_docstring(tree) else [f"{name}: a module says what it is for"]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _length(node) > MAX_FUNCTION:
@@ -359,7 +365,7 @@ def _reason(place: str) -> str | None:
 
 
 def test_documents_are_typed() -> None:
-    places = {place for path in SOURCES for place in _open_documents(ast.parse(path.read_text()), _name(path))}
+    places = {place for path in SOURCES for place in _open_documents(parse(path), _name(path))}
     assert sorted(place for place in places if _reason(place) is None) == []
     assert OPEN_DOCUMENTS.keys() - {_reason(place) for place in places} == set(), "reasons that nothing needs"
 
@@ -415,7 +421,7 @@ def test_a_look_at_the_clock_is_seen() -> None:
 
 def test_no_pickle_and_no_assert_in_the_sources() -> None:
     for path in SOURCES:
-        tree = ast.parse(path.read_text())
+        tree = parse(path)
         assert not imports(path) & {"pickle", "joblib", "dill"}, path
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)], path
         for node in ast.walk(tree):

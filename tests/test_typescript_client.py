@@ -48,7 +48,7 @@ def test_it_compiles_strictly(tmp_path: Path) -> None:
 def test_from_an_image_to_a_posterior_against_a_server(tmp_path: Path, tiny_release: Path) -> None:
     made = Installation(tmp_path / "home")
     with made:
-        keys = made.prepare(tiny_release, lead="admin", anna="annotator")
+        keys = made.prepare(tiny_release, lead="admin", anna="annotator", ben="annotator")
         made.start()
         for number in range(5):
             (tmp_path / f"{number}.png").write_bytes(cell_png(number))

@@ -144,13 +144,15 @@ def test_the_policys_page_keeps_the_urgent_classes(service: Service) -> None:
     assert 'name="urgent_above" inputmode="decimal" value="12.5"' in page
 
 
-@pytest.mark.slow
-def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service) -> None:
+@pytest.mark.parametrize(
+    ("n", "most"), [pytest.param(400, None, marks=pytest.mark.slow), pytest.param(2000, 0.56, marks=pytest.mark.heavy)]
+)
+def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service, n: int, most: float | None) -> None:
     """Cells of urgent patients, by their places among the cells of their patient in an annotator's order."""
     code, rng = classes_of(service)[0], random.Random(3)
     above = float(np.quantile([probability(service, number, code) for number in range(40)], 0.85))
     set_policy(service, urgent=[{"class": code, "above": above, "hours": 4}], threshold=0.2, audit_rate=0.2)
-    numbers = list(range(400))
+    numbers = list(range(n))
     rng.shuffle(numbers)
     for place, number in enumerate(numbers):
         put(service, number, f"patient {place // 5}")
@@ -171,7 +173,8 @@ def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service) -> No
         assert given.status_code == 201
     value, bound = auc(guess(np.array(signs), np.array(truth)), np.array(truth))
     print(round(value, 3), round(bound, 3), len(truth), sum(truth))
-    assert value < 0.56
+    # with few cases chance alone reaches far above one half
+    assert value < 0.56 if most is None else bound < most
 
 
 def test_one_annotator_may_change_a_policy_but_not_its_second_reads(service: Service) -> None:
