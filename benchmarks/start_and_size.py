@@ -75,7 +75,7 @@ def packages(extras: tuple[str, ...]) -> dict[str, Distribution]:
         SystemExit: something is not installed.
     """
     needs: dict[str, Distribution] = {}
-    pending: list[tuple[str, frozenset[str]]] = [("secondread", frozenset(extras))]
+    pending: list[tuple[str, frozenset[str]]] = [("secondread-cells", frozenset(extras))]
     seen: set[tuple[str, frozenset[str]]] = set()
     while pending:
         name, chosen = pending.pop()
