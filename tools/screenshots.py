@@ -131,8 +131,8 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
         "readers",
         "flagged",
     )
-    gallery, api = ("gallery", "/cells/gallery"), ("api", "/v1/docs")
-    for name, path in (*((name, f"/{name}") for name in pages), gallery, api):
+    deeper = (("gallery", "/cells/gallery"), ("appendix", "/report/appendix"), ("api", "/v1/docs"))
+    for name, path in (*((name, f"/{name}") for name in pages), *deeper):
         page.goto(made.address + path)
         keep(page, folder, name)
     page.goto(f"{made.address}/imports")
@@ -144,9 +144,19 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
     page.goto(f"{made.address}/people")
     page.click("main table a >> nth=0")
     keep(page, folder, "person")
+    cell = next(cell.name for cell in real_cells())
+    page.goto(f"{made.address}/people")
+    page.click("summary:has-text('Invite an annotator')")
+    page.fill("form[action='/people/invitations'] [name=annotator]", "Guest")
+    page.fill("form[action='/people/invitations'] [name=cells]", cell)
+    page.click("form[action='/people/invitations'] button")
+    keep(page, folder, "invited")
+    invitation = page.inner_text(".good code")
     page.click("text=Sign out")
     page.wait_for_url("**/login")
     keep(page, folder, "login")
+    page.goto(invitation)
+    keep(page, folder, "invitation")
 
 
 def disputed(page: Page) -> str:
