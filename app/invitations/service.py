@@ -81,10 +81,10 @@ class OpenInvitation:
 
 def open_invitation(session: Session, token: str) -> OpenInvitation | None:
     """The invitation of a link; None if the link is used, expired or unknown."""
-    found = _find(session, token)
-    if found is None:
+    match = _find(session, token)
+    if match is None:
         return None
-    invitation, account = found
+    invitation, account = match
     waiting = (
         select(func.count(ReadRequest.case_id.distinct()))
         .join(Annotator, Annotator.id == ReadRequest.annotator_id)
@@ -96,8 +96,8 @@ def open_invitation(session: Session, token: str) -> OpenInvitation | None:
 
 def is_known_link(session: Session, token: str) -> bool:
     """Whether a link was ever made, though it may be used or expired."""
-    known = select(Invitation.id).where(Invitation.token_sha256 == accounts.hash_secret(token))
-    return session.execute(known).first() is not None
+    of_token = select(Invitation.id).where(Invitation.token_sha256 == accounts.hash_secret(token))
+    return session.execute(of_token).first() is not None
 
 
 def use_invitation(database: Database, keys: AuditKeys, token: str) -> str | None:
@@ -106,10 +106,10 @@ def use_invitation(database: Database, keys: AuditKeys, token: str) -> str | Non
         if _find(session, token) is None:
             return None
     with database.write() as session:
-        found = _find(session, token, lock=True)
-        if found is None:
+        match = _find(session, token, lock=True)
+        if match is None:
             return None
-        invitation, account = found
+        invitation, account = match
         invitation.used_at = time_of(session)
         details = {"invitation": str(invitation.id)}
         events.record_event(

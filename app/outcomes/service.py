@@ -34,10 +34,10 @@ class AlreadySettled(Conflict):
 
 
 def _lock_cell(session: Session, case_id: uuid.UUID) -> Case:
-    found = lock_cells(session, [case_id])
-    if not found:
+    cells = lock_cells(session, [case_id])
+    if not cells:
         raise NotFound("there is no such cell")
-    return found[0]
+    return cells[0]
 
 
 def _require_open(session: Session, case: Case, before: cases.NamedOutcome | None) -> None:
@@ -64,9 +64,9 @@ def settle_case(
             raise Conflict("the rule does not decide this cell: too few final opinions, or a read is still planned")
         _conclude(session, keys, principal.name, case, decision)
     else:
-        known = class_names(session)
-        if body.code is not None and body.code not in known:
-            raise InvalidValue("unknown {what}; the classes are {classes}", what="class", classes=", ".join(known))
+        names = class_names(session)
+        if body.code is not None and body.code not in names:
+            raise InvalidValue("unknown {what}; the classes are {classes}", what="class", classes=", ".join(names))
         decided = {"kind": "split" if body.code is None else "class", "class_code": body.code}
         _store(session, keys, principal.name, case, body.reason, account_id=principal.account_id, **decided)
     return 201, cases.outcome_out(cases.read_outcomes(session, [case.id])[case.id])
