@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -261,6 +262,7 @@ def _reads_twin(session: Session, principal: Principal, case_id: uuid.UUID) -> b
     return bool(session.execute(select(or_(*pending))).scalar_one())
 
 
+@cache
 def _exposure_statement() -> Select[Any]:
     """Select an account's role and scopes, and the cases that it saw and that may be twins of a case."""
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
@@ -284,9 +286,6 @@ def _exposure_statement() -> Select[Any]:
     return statement
 
 
-_EXPOSURE = _exposure_statement()
-
-
 class _ImageIdentityRow(NamedTuple):
     """Columns of another case that decide whether it is a twin."""
 
@@ -306,10 +305,11 @@ def was_exposed(session: Session, annotator_id: uuid.UUID, case_id: uuid.UUID) -
 
 def was_exposed_to(session: Session, annotator_id: uuid.UUID, case: ImageIdentity) -> bool:
     """Return whether an annotator may have seen more than the pixels of a loaded case."""
+    asking = {"annotator_id": annotator_id, **identity_values(case)}
     return any(
         (role is not None and role_or_key_sees_more(role, scopes))
         or (other[0] is not None and are_twins(case, _ImageIdentityRow(*other)))
-        for role, scopes, *other in session.execute(_EXPOSURE, {"annotator_id": annotator_id, **identity_values(case)})
+        for role, scopes, *other in session.execute(_exposure_statement(), asking)
     )
 
 

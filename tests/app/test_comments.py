@@ -74,6 +74,7 @@ def test_who_has_seen_comments_changes_their_mind_unblinded(service: Service) ->
     assert service.get("anna", f"/v1/cases/{service.known_as('anna', case['id'])}/comments").status_code == 200
     exposed = select(Annotator.name).join(Exposure, Exposure.annotator_id == Annotator.id)
     assert service.scalars(exposed) == ["anna"]
+    assert ": unblinded for <bdi>anna</bdi></li>" in service.get("admin", f"/cases/{case['id']}").text
     changed = {"label": codes[1], "reason": "as the comment says"}
     revised = service.post("anna", f"/v1/labels/{label_id}/revisions", json=changed).json()
     assert revised["label"]["post_reveal"] is True
