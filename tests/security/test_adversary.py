@@ -253,21 +253,25 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("n", "slips", "bound"),
-    # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly; with few slips
-    # there are few adjudications
+    ("n", "most"),
+    # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly
     [
-        pytest.param(24, Harness.slips, None, id="quick", marks=[pytest.mark.slow, pytest.mark.ci]),
-        pytest.param(2000, 1 / 2, 0.56, id="full", marks=pytest.mark.heavy),
+        pytest.param(24, 0.9, id="quick", marks=[pytest.mark.slow, pytest.mark.ci]),
+        pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy),
     ],
 )
-def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, slips: float, bound: float | None) -> None:
-    told = run(service, n, slips=slips).told()
+def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, most: float) -> None:
+    told = run(service, n).told()
     print({name: [round(value, 3) for value in row] for name, row in told.items()})
     assert set(told) >= {"read twice", "prediction"}
     assert n < 100 or "gallery label" in told
-    plain = {name: row for name, row in told.items() if (row[0] >= 0.9 if bound is None else row[1] >= bound)}
+    # the upper bound, too, of what is true of so many reads that chance alone stays below
+    plain = {name: row for name, row in told.items() if (row[1] if row[2] > MANY else row[0]) >= most}
     assert plain == {}
+
+
+#: Reads of which something is true, from which on the upper bound of an AUC of one half is well below .56.
+MANY = 500
 
 
 def identity(_secret: bytes, _principal: Any, case_id: UUID) -> UUID:
