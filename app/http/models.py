@@ -17,6 +17,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic_core import PydanticKnownError
 
 from app.http.descriptions import DescribedModel
 from ml.messages import Message
@@ -59,6 +60,15 @@ def _in_utc(time: datetime) -> datetime:
     except OverflowError as exc:
         raise ValueError("lies outside the years 1 to 9999") from exc
 
+
+def _require_digits(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip().removeprefix("-").isdecimal():
+        raise PydanticKnownError("int_parsing")
+    return value
+
+
+#: A whole number; of a text pydantic would take "1.000", a thousand in German, for 1.
+WholeNumber = Annotated[int, BeforeValidator(_require_digits)]
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 
