@@ -144,6 +144,19 @@ def test_the_policys_page_keeps_the_urgent_classes(service: Service) -> None:
     assert 'name="urgent_above" inputmode="decimal" value="12.5"' in page
 
 
+@pytest.mark.parametrize(
+    ("rows", "part"),
+    [
+        ({"urgent_class": [""], "urgent_above": ["20"], "urgent_hours": ["4"]}, "has a row without a class"),
+        ({"urgent_class": ["blast"]}, "the form was incomplete"),
+    ],
+)
+def test_a_row_of_which_a_part_is_missing_is_refused(service: Service, rows: dict[str, list[str]], part: str) -> None:
+    typed = {"rule": "disagreement", "threshold": "0.3", "reason": "blasts first"} | rows
+    answer = service.post("admin", "/policy", data=typed, follow_redirects=False)
+    assert (answer.status_code, part in answer.text) == (422, True)
+
+
 @pytest.mark.slow
 def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service) -> None:
     """Cells of urgent patients, by their places among the cells of their patient in an annotator's order."""
