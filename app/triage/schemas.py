@@ -16,7 +16,7 @@ class UrgentClassIn(RequestModel):
     model_config = ConfigDict(serialize_by_alias=True)
 
     class_code: Annotated[Line, Field(alias="class")]
-    above: Annotated[float, Field(gt=0, le=1)]
+    above: Annotated[float, Field(gt=0, lt=1)]
     hours: Annotated[WholeNumber, Field(ge=1, le=24 * 365)]
 
 
