@@ -113,7 +113,7 @@ def disputed(service: Service, **fields: Any) -> str:
 def test_a_cell_is_settled_once_with_a_reason_and_reopened(service: Service) -> None:
     all_once(service)
     case_id, code = service.add_case()["id"], classes_of(service)[1]
-    for wrong in ({}, {"class": code}, {"class": code, "split": True, "reason": "x"}, {"split": True, "reason": ""}):
+    for wrong in ({}, {"class": code}, {"class": code, "split": True, "reason": "x"}, {"split": True, "reason": " "}):
         assert service.post("admin", f"/v1/cases/{case_id}/outcome", json=wrong).status_code == 422, wrong
     assert service.settle(case_id, **{"class": "no class", "reason": "x"}).status_code == 422
     assert service.settle(str(uuid.uuid4())).status_code == 404
