@@ -176,6 +176,7 @@ def test_adjudications_are_withdrawn_and_none_is_asked_for_until_the_cell_is_ope
     assert states(service, case_id)[3:] == [("adjudication", "open")]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("end", ["answer", "return", "decline", "expiry"])
 def test_an_annotator_does_not_notice_that_the_cell_of_their_adjudication_is_settled(
@@ -234,6 +235,7 @@ def test_planned_reads_stay_as_they_are(service: Service) -> None:
     assert not commit(service, "ben", read, classes_of(service)[1]).json()["label"]["late"]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_no_estimate_knows_of_an_outcome(service: Service, tmp_path: Path) -> None:
     codes = classes_of(service)
@@ -290,6 +292,7 @@ def test_an_outcome_that_was_changed_is_found(service: Service, change: str) -> 
     service.written_past = True
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_worker_concludes_what_the_rule_decides(service: Service) -> None:
     all_once(service)
@@ -363,6 +366,7 @@ def test_a_cell_that_a_lead_settles_while_the_worker_decides_stays_with_the_lead
     assert (conclude_cells(service.context), outcome_of(service, case_id)) == (0, ("split", "admin"))
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_worker_leaves_a_read_that_somebody_may_do_and_a_lead_need_not(service: Service) -> None:
     case_id, codes = disputed(service), classes_of(service)
@@ -387,6 +391,7 @@ def test_a_cell_on_which_all_differ_is_split_once_nobody_is_left(service: Servic
     assert listed(service, "to_settle") == set()
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_cells_without_an_annotator_are_those_of_whose_requests_none_can_be_assigned(service: Service) -> None:
     """The list in one statement and the single request, on cells that some have met, and on twins of these."""
