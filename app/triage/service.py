@@ -3,7 +3,7 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.accounts.service import reading_annotators
+from app.accounts.service import had_annotators, reading_annotators
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CountedLabel, PolicyRow, ReaderDraw, ReadRequest, time_of
@@ -141,7 +141,7 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
 def missing_annotators(session: Session) -> int:
     """Annotators that the policy in force needs and that are not there; none where outside systems alone have some."""
     n, needed = len(reading_annotators(session)), 2 if current_policy(session).adjudicate_below is None else 3
-    return max(0, needed - n) if n else 0
+    return max(0, needed - n) if had_annotators(session) else 0
 
 
 def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from app.database.tables import Case, ReadRequest, utc_now
+from app.database.tables import Account, Case, ReadRequest, utc_now
 from tests.app.test_imports import packed, send
 from tests.app.test_leases import answer_all, classes_of, set_policy
 from tests.support.jobs import work_off
@@ -85,6 +85,13 @@ def test_a_policy_that_needs_more_annotators_asks_for_one(service: Service) -> N
     assert needs(today(service))["The reading policy needs 1 more annotator."] == "/people"
     set_policy(service, threshold=0.4, adjudicate_below=None)
     assert not any("more annotator" in text for text in needs(today(service)))
+    for who in ("anna", "ben"):
+        service.set_disabled(who, disabled=True)
+    assert "The reading policy needs 2 more annotators." in needs(page := today(service))
+    assert numbers(page)["to-settle"] == 1
+    service.change(update(Account).where(Account.role == "annotator").values(role="viewer"))
+    page = today(service)  # outside systems alone label
+    assert ("more annotator" in page, numbers(page)["to-settle"]) == (False, 0)
 
 
 def test_viewers_see_numbers_and_nothing_to_do_and_annotators_go_to_their_reads(service: Service) -> None:
