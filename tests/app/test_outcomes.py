@@ -16,10 +16,10 @@ import httpx2 as httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from app.accounts import people as auth
-from app.database.tables import Outcome, ReadRequest, Remark
+from app.database.tables import Account, Outcome, ReadRequest, Remark
 from app.maintenance.erasure import erase_patient_everywhere
 from app.outcomes import service as outcome_service
 from app.outcomes.rules import RuleDecision, conclude_opinions
@@ -441,9 +441,13 @@ def test_a_policy_that_needs_more_annotators_than_there_are_is_refused(service: 
     assert 'id="adjudicate_below-fault"' in page.text
     assert "my reason" in page.text
     service.set_disabled("ben", disabled=True)
-    assert service.post("admin", "/v1/policies", json=body | {"adjudicate_below": None}).status_code == 422
-    service.set_disabled("anna", disabled=True)  # an outside system gives the labels
-    assert service.post("admin", "/v1/policies", json=body | {"adjudicate_below": 0.9}).status_code == 201
+    for more in ({"threshold": 0.1}, {"audit_rate": 0.2}, {"rule": "expected_gain"}, {"adjudicate_below": 0.9}):
+        asked = body | {"threshold": 0.2, "adjudicate_below": None} | more
+        assert service.post("admin", "/v1/policies", json=asked).status_code == 422
+    fewer = body | {"threshold": 0.9, "audit_rate": 0.01, "adjudicate_below": None}
+    assert service.post("admin", "/v1/policies", json=fewer).status_code == 201
+    service.change(update(Account).where(Account.role == "annotator").values(role="viewer"))
+    assert service.post("admin", "/v1/policies", json=body | {"adjudicate_below": 0.9}).status_code == 201  # outside
 
 
 def test_the_gallery_settles_and_undo_brings_the_earlier_outcome_back(service: Service) -> None:
