@@ -341,10 +341,11 @@ class Changes(NamedTuple):
 
 def count_changes(session: Session, since: datetime) -> Changes:
     """What has changed since a moment."""
-    stored = select(func.count()).where(Case.created_at >= since)
+    there = Case.erased_at.is_(None)
+    stored = select(func.count()).where(there, Case.created_at >= since)
     given = select(func.count()).where(CountedLabel.created_at >= since, CountedLabel.kind == "label")
-    ended = (Outcome.created_at >= since, Outcome.kind != "reopened")
-    settled = select(func.count(Outcome.case_id.distinct())).where(*ended)
+    ended = standing_outcomes().where(Outcome.created_at >= since).with_only_columns(Outcome.case_id)
+    settled = select(func.count()).where(there, Case.id.in_(ended))
     return Changes(*(session.execute(one).scalar_one() for one in (stored, given, settled)))
 
 

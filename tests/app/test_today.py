@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import update
 
 from app.database.tables import Account, Case, ReadRequest, utc_now
+from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_imports import packed, send
 from tests.app.test_leases import answer_all, classes_of, set_policy
 from tests.support.jobs import work_off
@@ -54,6 +55,8 @@ def test_cells_that_no_annotator_is_left_to_read_are_counted_and_lead_to_their_l
     page = today(service)
     assert numbers(page)["to-settle"] == 1
     assert "1 cell settled" in page
+    assert service.call("admin", "DELETE", f"/v1/cases/{cells[0]}/outcome", params={"reason": "x"}).status_code == 204
+    assert "0 cells settled" in today(service)
 
 
 def test_reads_that_were_due_are_overdue(service: Service) -> None:
@@ -71,6 +74,9 @@ def test_reads_that_were_due_are_overdue(service: Service) -> None:
 
 def test_what_happened_before_yesterday_is_not_counted(service: Service) -> None:
     old, new = service.add_cases(2)
+    service.add_case("gone", cell_png(9), patient="p")
+    assert "3 cells stored" in today(service)
+    erase_patient_everywhere(service.context, "admin", "p", "asked")
     service.change(update(Case).where(Case.id == UUID(old["id"])).values(created_at=utc_now() - timedelta(days=3)))
     service.written_past = True
     assert "1 cell stored" in today(service)
