@@ -97,7 +97,7 @@ def load_today(page: Page) -> Today:
     n_to_settle = cases.count_cases(session, CellQuery(state="to_settle").filter(session))
     n_overdue = cases.count_cases(session, CellQuery(state="overdue").filter(session))
     return Today(
-        cases.count_cases(session, cases.CaseFilter(state="to_read")),
+        cases.count_cases(session, CellQuery(state="to_read").filter(session)),
         n_overdue,
         n_to_settle,
         since,

@@ -72,6 +72,19 @@ def test_reads_that_were_due_are_overdue(service: Service) -> None:
     assert listed == {str(cases[0])}
 
 
+def test_a_settled_cell_is_to_read_and_overdue_while_an_annotator_is_left(service: Service) -> None:
+    set_policy(service, threshold=0.0, reveal="after_case_closed")
+    case = service.add_case()["id"]
+    answer_all(service, "anna", classes_of(service)[:1])
+    assert service.settle(case).status_code == 201
+    with service.clock.off_by(timedelta(days=30)):
+        assert numbers(today(service)) == {"to-read": 1, "overdue": 1, "to-settle": 0}
+        service.set_disabled("ben", disabled=True)
+        assert numbers(today(service)) == {"to-read": 0, "overdue": 0, "to-settle": 0}
+        for path in ("/worklist", "/cells?state=overdue", "/cells?state=to_read"):
+            assert f"/cases/{case}" not in service.get("admin", path).text
+
+
 def test_what_happened_before_yesterday_is_not_counted(service: Service) -> None:
     old, new = service.add_cases(2)
     service.add_case("gone", cell_png(9), patient="p")
