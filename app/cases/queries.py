@@ -160,7 +160,8 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
 
 
 #: State of a cell: a read is wanted; one is overdue; a further one is wanted, because labels conflict; one is wanted,
-#: and no annotator may do it; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
+#: and no annotator may do it; an annotator flagged it, and no person settled it since; it is labelled, and no read is
+#: wanted; it has an outcome.
 CaseState = Literal["to_read", "overdue", "adjudication", "to_settle", "flagged", "completed", "settled"]
 
 
@@ -213,6 +214,12 @@ def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:
     return active_labels().where(condition).with_only_columns(CountedLabel.case_id).order_by(None)
 
 
+def _flag_stands() -> ColumnElement[bool]:
+    """Condition on a label: it is flagged, and no person has settled its cell since; a rule looks at no flag."""
+    settled = standing_outcomes().where(Outcome.case_id == CountedLabel.case_id, Outcome.account_id.is_not(None))
+    return and_(CountedLabel.flagged, ~settled.where(Outcome.created_at > CountedLabel.created_at).exists())
+
+
 def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
     wanted = ReadRequest.state.in_(("open", "leased"))
     settled = settled_cells()
@@ -221,7 +228,7 @@ def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
         "overdue": [Case.waiting.is_(True)],
         "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(wanted, ReadRequest.round == "adjudication"))],
         "to_settle": [Case.waiting.is_(True), Case.id.not_in(settled)],
-        "flagged": [Case.id.in_(_cases_with_label(CountedLabel.flagged.is_(True)))],
+        "flagged": [Case.id.in_(_cases_with_label(_flag_stands()))],
         "completed": [Case.waiting.is_(False), Case.id.in_(_cases_with_label(true()))],
         "settled": [Case.id.in_(settled)],
     }
@@ -478,8 +485,8 @@ def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
 
 
 def flagged_labels(session: Session, limit: int) -> list[NamedLabel]:
-    """Active labels by which annotators ask admins to look at a case, newest first."""
-    newest = active_labels().where(CountedLabel.flagged).order_by(None).order_by(CountedLabel.id.desc()).limit(limit)
+    """Active labels by which annotators ask admins to look at a case that no person settled since, newest first."""
+    newest = active_labels().where(_flag_stands()).order_by(None).order_by(CountedLabel.id.desc()).limit(limit)
     return [NamedLabel(label, annotator.name) for label, annotator in session.execute(newest)]
 
 

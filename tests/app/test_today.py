@@ -9,8 +9,10 @@ from sqlalchemy import update
 
 from app.database.tables import Account, Case, ReadRequest, utc_now
 from app.maintenance.erasure import erase_patient_everywhere
+from app.outcomes.service import conclude_cells
 from tests.app.test_imports import packed, send
 from tests.app.test_leases import answer_all, classes_of, set_policy
+from tests.app.test_outcomes import reopen
 from tests.support.jobs import work_off
 from tests.support.service import Service, cell_png
 
@@ -55,7 +57,7 @@ def test_cells_that_no_annotator_is_left_to_read_are_counted_and_lead_to_their_l
     page = today(service)
     assert numbers(page)["to-settle"] == 1
     assert "1 cell settled" in page
-    assert service.call("admin", "DELETE", f"/v1/cases/{cells[0]}/outcome", params={"reason": "x"}).status_code == 204
+    assert reopen(service, cells[0]).status_code == 204
     assert "0 cells settled" in today(service)
 
 
@@ -83,6 +85,24 @@ def test_a_settled_cell_is_to_read_and_overdue_while_an_annotator_is_left(servic
         assert numbers(today(service)) == {"to-read": 0, "overdue": 0, "to-settle": 0}
         for path in ("/worklist", "/cells?state=overdue", "/cells?state=to_read"):
             assert f"/cases/{case}" not in service.get("admin", path).text
+
+
+def test_a_flag_needs_a_lead_until_a_person_settles_its_cell(service: Service) -> None:
+    set_policy(service, threshold=0.0, reveal="after_case_closed")
+    case, codes = service.add_case()["id"], classes_of(service)
+    for who in ("anna", "ben"):
+        assert service.answer(who, case, codes[0], flag=who == "anna").status_code == 201
+    service.make_labels_final()
+    service.outside_label(case, "r", codes[0])
+    assert conclude_cells(service.context) == 1  # a rule, which looks at no flag
+    for step, listed in ((None, True), ("reopen", True), ("settle", False), ("reopen", True)):
+        if step == "settle":
+            assert service.settle(case).status_code == 201
+        elif step == "reopen":
+            assert reopen(service, case).status_code == 204
+        assert ("Annotators flagged 1 cell." in needs(today(service))) == listed
+        for path in ("/flagged", "/cells?state=flagged"):
+            assert (f"/cases/{case}" in service.get("admin", path).text) == listed
 
 
 def test_what_happened_before_yesterday_is_not_counted(service: Service) -> None:
