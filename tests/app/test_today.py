@@ -114,7 +114,12 @@ def test_what_happened_before_yesterday_is_not_counted(service: Service) -> None
     service.written_past = True
     assert "1 cell stored" in today(service)
     set_policy(service, threshold=0.4)
-    assert "created version" in today(service)
+    assert "created version" in (page := today(service))
+    assert " more</a>" not in page
+    for threshold in (0.5, 0.6, 0.7, 0.8):
+        set_policy(service, threshold=threshold)
+    page = today(service)
+    assert (page.count("created version"), 'href="/audit?since=' in page, "and 2 more</a>" in page) == (3, True, True)
     assert new["id"]
 
 
@@ -150,6 +155,8 @@ def test_failed_rows_of_an_import_are_named_for_a_week(service: Service) -> None
     service.add_case("a cell")
     archive = packed({"x.png": cell_png(3), "manifest.csv": b"file,external_id\nlost.png,lost\n"})
     job = send(service, archive).json()["id"]
+    for number in range(5):  # newer ones do not hide it
+        send(service, packed({f"{number}.png": cell_png(number)}))
     work_off(service.context)
     assert f"/imports/{job}?status=failed" in needs(today(service)).values()
     with service.clock.off_by(timedelta(days=8)):
