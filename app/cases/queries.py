@@ -182,8 +182,8 @@ class CaseFilter:
     state: CaseState | None = None
     #: selects the cells among which those are that match
     among: Select[uuid.UUID] | None = None
-    #: condition that no annotator is left for a cell: leaves out settled ones, which have no need of a read then
-    unless_settled: ColumnElement[bool] | None = None
+    #: condition on cells that no annotator is left for: settled ones of them are left out
+    stuck: ColumnElement[bool] | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
@@ -201,8 +201,8 @@ class CaseFilter:
             conditions += _state_conditions(self.state)
         if self.among is not None:
             conditions.append(Case.id.in_(self.among))
-        if self.unless_settled is not None:
-            conditions.append(or_(Case.id.not_in(settled_cells()), ~self.unless_settled))
+        if self.stuck is not None:
+            conditions.append(or_(Case.id.not_in(settled_cells()), ~self.stuck))
         if self.since is not None:
             conditions.append(Case.created_at >= self.since)
         if self.until is not None:

@@ -66,20 +66,15 @@ class CellQuery:
 
     def filter(self, session: Session) -> cases.CaseFilter:
         """The cells that match; a search of all cells covers the names of classes as well."""
-        wanted = self.search.strip()
+        wanted = self.search.strip() or None
         names = class_names(session) if wanted and self.sort != "need" else {}
-        classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower())
+        classes = tuple(code for code, name in names.items() if (wanted or "").lower() in name.lower())
         state = "to_read" if self.sort == "need" else self.state or None
         among = cells_without_annotator(session) if state == "to_settle" else None
         among = cases.overdue_cells(time_of(session)) if state == "overdue" else among
         stuck = no_annotator_left(session, Case.id) if state in {"to_read", "overdue"} else None
         return cases.CaseFilter(
-            search=wanted or None,
-            searched_classes=classes,
-            state=state,
-            site=self.site or None,
-            among=among,
-            unless_settled=stuck,
+            search=wanted, searched_classes=classes, state=state, site=self.site or None, among=among, stuck=stuck
         )
 
 
