@@ -341,6 +341,12 @@ def count_annotators(session: Session) -> int:
     return session.execute(annotators).scalar_one()
 
 
+def had_annotators(session: Session) -> bool:
+    """Whether an annotator has an account, be it disabled; else outside systems alone have annotators."""
+    made = select(Account.id).where(Account.role == "annotator", Account.guest.is_(False)).limit(1)
+    return session.execute(made).first() is not None
+
+
 def keys_by_account(session: Session) -> dict[uuid.UUID, list[ApiKey]]:
     """API keys of each account that has any, oldest first."""
     keys: dict[uuid.UUID, list[ApiKey]] = {}

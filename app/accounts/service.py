@@ -19,6 +19,7 @@ from app.accounts.people import (
     confirm_password,
     count_annotators,
     existing_account,
+    had_annotators,
     has_accounts,
     hash_secret,
     issue_one_time_password,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.database.tables import Account, ApiKey, AuditEvent, Case, CaseChange, Read, ReleaseRow, Remark
@@ -103,6 +103,12 @@ def list_audit_event_page(
         for row in page_rows
     ]
     return AuditEventsOut(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+
+
+def count_audit_events(session: Session, actions: Sequence[str], since: datetime) -> int:
+    """Number of events of some actions since a moment."""
+    counted = select(func.count()).where(AuditEvent.action.in_(actions), AuditEvent.created_at >= since)
+    return session.execute(counted).scalar_one()
 
 
 def read_event_reasons(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:

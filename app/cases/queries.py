@@ -160,7 +160,8 @@ def latest_prediction(session: Session, case_id: uuid.UUID) -> CasePrediction:
 
 
 #: State of a cell: a read is wanted; one is overdue; a further one is wanted, because labels conflict; one is wanted,
-#: and no annotator may do it; an annotator flagged it; it is labelled, and no read is wanted; it has an outcome.
+#: and no annotator may do it; an annotator flagged it, and no person settled it since; it is labelled, and no read is
+#: wanted; it has an outcome.
 CaseState = Literal["to_read", "overdue", "adjudication", "to_settle", "flagged", "completed", "settled"]
 
 
@@ -181,6 +182,8 @@ class CaseFilter:
     state: CaseState | None = None
     #: selects the cells among which those are that match
     among: Select[uuid.UUID] | None = None
+    #: condition on cells that no annotator is left for: settled ones of them are left out
+    stuck: ColumnElement[bool] | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
@@ -198,6 +201,8 @@ class CaseFilter:
             conditions += _state_conditions(self.state)
         if self.among is not None:
             conditions.append(Case.id.in_(self.among))
+        if self.stuck is not None:
+            conditions.append(or_(Case.id.not_in(settled_cells()), ~self.stuck))
         if self.since is not None:
             conditions.append(Case.created_at >= self.since)
         if self.until is not None:
@@ -209,6 +214,12 @@ def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:
     return active_labels().where(condition).with_only_columns(CountedLabel.case_id).order_by(None)
 
 
+def _flag_stands() -> ColumnElement[bool]:
+    """Condition on a label: it is flagged, and no person has settled its cell since; a rule looks at no flag."""
+    settled = standing_outcomes().where(Outcome.case_id == CountedLabel.case_id, Outcome.account_id.is_not(None))
+    return and_(CountedLabel.flagged, ~settled.where(Outcome.created_at > CountedLabel.created_at).exists())
+
+
 def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
     wanted = ReadRequest.state.in_(("open", "leased"))
     settled = settled_cells()
@@ -217,7 +228,7 @@ def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
         "overdue": [Case.waiting.is_(True)],
         "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(wanted, ReadRequest.round == "adjudication"))],
         "to_settle": [Case.waiting.is_(True), Case.id.not_in(settled)],
-        "flagged": [Case.id.in_(_cases_with_label(CountedLabel.flagged.is_(True)))],
+        "flagged": [Case.id.in_(_cases_with_label(_flag_stands()))],
         "completed": [Case.waiting.is_(False), Case.id.in_(_cases_with_label(true()))],
         "settled": [Case.id.in_(settled)],
     }
@@ -341,10 +352,11 @@ class Changes(NamedTuple):
 
 def count_changes(session: Session, since: datetime) -> Changes:
     """What has changed since a moment."""
-    stored = select(func.count()).where(Case.created_at >= since)
+    there = Case.erased_at.is_(None)
+    stored = select(func.count()).where(there, Case.created_at >= since)
     given = select(func.count()).where(CountedLabel.created_at >= since, CountedLabel.kind == "label")
-    ended = (Outcome.created_at >= since, Outcome.kind != "reopened")
-    settled = select(func.count(Outcome.case_id.distinct())).where(*ended)
+    ended = standing_outcomes().where(Outcome.created_at >= since).with_only_columns(Outcome.case_id)
+    settled = select(func.count()).where(there, Case.id.in_(ended))
     return Changes(*(session.execute(one).scalar_one() for one in (stored, given, settled)))
 
 
@@ -473,8 +485,8 @@ def labels_of_case(session: Session, case_id: uuid.UUID) -> list[NamedLabel]:
 
 
 def flagged_labels(session: Session, limit: int) -> list[NamedLabel]:
-    """Active labels by which annotators ask admins to look at a case, newest first."""
-    newest = active_labels().where(CountedLabel.flagged).order_by(None).order_by(CountedLabel.id.desc()).limit(limit)
+    """Active labels by which annotators ask admins to look at a case that no person settled since, newest first."""
+    newest = active_labels().where(_flag_stands()).order_by(None).order_by(CountedLabel.id.desc()).limit(limit)
     return [NamedLabel(label, annotator.name) for label, annotator in session.execute(newest)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from app.database.tables.values import Arm, OutcomeRule, Partition, RequestState, Round
-from app.http.models import Line, Paragraph, PredictionOut, RequestModel, ResponseModel
+from app.http.models import Line, PredictionOut, Reason, RequestModel, ResponseModel
 from ml.messages import Message
 
 
@@ -114,7 +114,7 @@ _Share = Annotated[float, Field(ge=0, le=1)] | None
 class CommentIn(RequestModel):
     """A comment on a cell, with a place on its image or without."""
 
-    text: Annotated[Paragraph, Field(min_length=1, pattern=r"\S")]
+    text: Reason
     x: _Share = None
     y: _Share = None
 

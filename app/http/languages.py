@@ -133,6 +133,8 @@ def translated(text: str, catalogue: NullTranslations) -> str:
 
     >>> translated(Message("at most {n} cases", n=12), NullTranslations())
     'at most 12 cases'
+    >>> translated(Message("{name} read it", name="\N{HEBREW LETTER ALEF}"), NullTranslations())[0] == FIRST_STRONG
+    True
     """
     if isinstance(text, Term):
         return catalogue.pgettext(TERM, text)
@@ -148,7 +150,14 @@ def _translate_value(value: str, catalogue: NullTranslations) -> str:
         return translated(value, catalogue)
     if isinstance(value, Share):
         return localize_decimal(f"{float(value):.0%}")
-    return localize_decimal(value) if isinstance(value, Number) else value
+    if isinstance(value, Number):
+        return localize_decimal(value)
+    # a name that is written from right to left must not turn the sentence around it
+    return f"{FIRST_STRONG}{value}{_END}" if _RIGHT_TO_LEFT.search(value) else value
+
+
+FIRST_STRONG, _END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def list_catalogue_entries(spoken: str, context: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic_core import PydanticKnownError
 
 from app.http.descriptions import DescribedModel
 from ml.messages import Message
@@ -24,7 +25,8 @@ from ml.metrics.definitions import with_long_names, without_long_names
 from ml.metrics.jackknife import Estimate, EstimateDocument, ModelAssistedDocument
 
 # NUL, which PostgreSQL cannot store, and what turns the direction of all text behind it on a page
-_REFUSED = re.compile("[\x00\u202a-\u202e\u2066-\u2069]")
+_BAD = r"\u0000\u202a-\u202e\u2066-\u2069"
+_REFUSED = re.compile(f"[{_BAD}]")
 
 
 def _require_storable_text(text: str) -> str:
@@ -33,15 +35,22 @@ def _require_storable_text(text: str) -> str:
     return text
 
 
-_STORABLE = Field(json_schema_extra={"pattern": r"^[^\u0000\u202a-\u202e\u2066-\u2069]*$"})
+def _require_words(text: str) -> str:
+    if not text.strip():
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
+    return _require_storable_text(text)
+
+
+_STORABLE = Field(json_schema_extra={"pattern": f"^[^{_BAD}]*$"})
+_WORDS = Field(json_schema_extra={"pattern": rf"^[^{_BAD}]*[^\s{_BAD}][^{_BAD}]*$"})
 #: Text of a line: external ids, names, codes.
-Line = Annotated[
-    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_require_storable_text), _STORABLE
-]
+Line = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_require_words), _WORDS]
 #: Text of a form or of a page's address, which may be empty; its length is said where it is asked for.
 PageText = Annotated[str, AfterValidator(_require_storable_text)]
 #: Longer text.
 Paragraph = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_require_storable_text), _STORABLE]
+#: A reason or a comment.
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=2000), AfterValidator(_require_words), _WORDS]
 
 
 def _with_code(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -59,6 +68,15 @@ def _in_utc(time: datetime) -> datetime:
     except OverflowError as exc:
         raise ValueError("lies outside the years 1 to 9999") from exc
 
+
+def _require_digits(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip().removeprefix("-").isdecimal():
+        raise PydanticKnownError("int_parsing")
+    return value
+
+
+#: A whole number; of a text pydantic would take "1.000", a thousand in German, for 1.
+WholeNumber = Annotated[int, BeforeValidator(_require_digits)]
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 

@@ -1,8 +1,9 @@
 """Face of the imports: dry runs, archives and import jobs."""
 
 import uuid
+from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.database.tables import ImportRow, Job
@@ -25,6 +26,14 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
     return ImportOut(
         job=job_out(jobs[0]), counts=dict(counts_of(session, import_id)), rows=rows, next_cursor=next_cursor
     )
+
+
+def count_failed_rows(session: Session, since: datetime) -> list[tuple[uuid.UUID, datetime, int]]:
+    """Imports since a moment that have failed rows, newest first, when each was asked for, and its failed rows."""
+    # the few jobs first: rows are found by their job
+    n_failed = select(func.count()).where(ImportRow.job_id == Job.id, ImportRow.status == "failed").scalar_subquery()
+    imports = select(Job.id, Job.created_at, n_failed).where(Job.kind == "import", Job.created_at >= since)
+    return [(job_id, at, n) for job_id, at, n in session.execute(imports.order_by(Job.id.desc())) if n]
 
 
 def page_of_rows(

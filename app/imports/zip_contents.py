@@ -215,7 +215,7 @@ class ImportArchive:
                     manifest=manifest,
                     max_rows=MAX_ROWS,
                 )
-            fields = {key: value for key, value in line.items() if key in _COLUMNS - _FILES and value}
+            fields = {key: value for key, value in line.items() if key in _COLUMNS - _FILES and (value or "").strip()}
             surplus = len(line.get(None, []))  # under None: what has no column
             field = line.get("field") or ""
             yield ArchiveRow(

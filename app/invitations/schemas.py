@@ -12,7 +12,7 @@ from app.http.models import Line, RequestModel, ResponseModel
 class InvitationIn(RequestModel):
     """An annotator to invite, and the cells that they are asked to read."""
 
-    annotator: Annotated[Line, Field(max_length=100, pattern=r"\S")]
+    annotator: Annotated[Line, Field(max_length=100)]
     cases: Annotated[list[UUID], Field(min_length=1, max_length=100)]
 
 

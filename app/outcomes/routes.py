@@ -10,8 +10,9 @@ from app.cases.service import OutcomeOut, RequestOut
 from app.context import Call, writing_call
 from app.database.idempotency import Idempotent, KeyMissing
 from app.http.errors import Conflict, NotFound, list_problem_responses
+from app.http.models import Reason
 from app.outcomes import service
-from app.outcomes.schemas import AssignmentIn, OutcomeIn, Reason
+from app.outcomes.schemas import AssignmentIn, OutcomeIn
 from app.outcomes.service import AlreadySettled
 
 router = APIRouter(tags=["cases"], route_class=GuardedRoute)

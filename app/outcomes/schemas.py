@@ -4,10 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from app.http.models import Line, Paragraph, RequestModel
+from app.http.models import Line, Reason, RequestModel
 from ml.messages import Message
-
-Reason = Annotated[Paragraph, Field(min_length=1)]
 
 
 class OutcomeIn(RequestModel):

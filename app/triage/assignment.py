@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Select, and_, exists, false, func, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from app.accounts.service import annotator_of_account, reading_annotators
+from app.accounts.service import annotator_of_account, had_annotators, reading_annotators
 from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     SHOWN_KINDS,
@@ -231,7 +231,7 @@ def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annot
 
 def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
     """Condition on a case: no annotator reads it or may; false if outside systems alone have annotators."""
-    if not reading_annotators(session):
+    if not had_annotators(session):
         return false()
     wanted = aliased(ReadRequest)
 

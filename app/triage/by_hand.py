@@ -83,7 +83,10 @@ def ask_annotator(
     """Ask an annotator for the open read of a cell, or for an adjudication if none is open."""
     annotator = next((one for one in list_eligible_annotators(session, guests=True) if one.id == annotator_id), None)
     if annotator is None:
-        raise Conflict("this annotator may not read: disabled, not blind or not qualified; qualify them under Team, or choose another one")
+        raise Conflict(
+            "this annotator may not read: disabled, not blind or not qualified; "
+            "qualify them under Team, or choose another one"
+        )
     waiting = lock_open_reads(session, Case.id == case_id)  # requests are locked before their case
     case = session.get(Case, case_id, with_for_update=True, populate_existing=True)
     if case is None or case.erased_at is not None:

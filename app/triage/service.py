@@ -3,7 +3,7 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.accounts.service import reading_annotators
+from app.accounts.service import had_annotators, reading_annotators
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.tables import CountedLabel, PolicyRow, ReaderDraw, ReadRequest, time_of
@@ -141,19 +141,24 @@ def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: Po
 def missing_annotators(session: Session) -> int:
     """Annotators that the policy in force needs and that are not there; none where outside systems alone have some."""
     n, needed = len(reading_annotators(session)), 2 if current_policy(session).adjudicate_below is None else 3
-    return max(0, needed - n) if n else 0
+    return max(0, needed - n) if had_annotators(session) else 0
 
 
 def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> None:
-    """Refuse a rule that needs more annotators than there are, unless outside systems alone have annotators."""
+    """Refuse to ask for more reads than annotators can give, unless outside systems alone have annotators."""
+    if not had_annotators(session):
+        return
     n = len(reading_annotators(session))
-    fault = None
-    asks = ("rule", "threshold", "capacity_per_day", "audit_rate")
-    if n == 1 and any(getattr(before, name) != getattr(body, name) for name in asks):
-        fault = Message("second reads need two annotators; add an annotator first")
-    elif n == 2 and body.adjudicate_below is not None and before.adjudicate_below is None:
+    # threshold, capacity and audit rate, each the larger the more cells are read twice
+    amounts = [(-(one.threshold or 0), one.capacity_per_day or 0, one.audit_rate) for one in (before, body)]
+    more = before.rule != body.rule or any(now > was for was, now in zip(*amounts, strict=True))
+    if n < 2 and more:
+        where, fault = "", Message("second reads need two annotators; add an annotator first")
+    elif n < 3 and body.adjudicate_below is not None and before.adjudicate_below is None:
         fault = Message("adjudication needs three annotators; add an annotator first, or leave it off")
-    if fault is not None:
-        problem = InvalidValue(fault)
-        problem.faults = {"adjudicate_below" if n == 2 else "": fault}
-        raise problem
+        where = "adjudicate_below"
+    else:
+        return
+    problem = InvalidValue(fault)
+    problem.faults = {where: fault}
+    raise problem

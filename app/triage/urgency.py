@@ -14,7 +14,7 @@ from app.database.tables import Case, PolicyRow, ReadRequest
 def urgent_due(policy: PolicyRow, class_probs: Mapping[str, float], at: datetime) -> datetime | None:
     """When reads of a cell that came at a time are due because of a class that it may be; None if no rule applies."""
     rules = policy.urgent or []
-    hours = [rule["hours"] for rule in rules if class_probs.get(rule["class"], 0.0) >= rule["above"]]
+    hours = [rule["hours"] for rule in rules if class_probs.get(rule["class"], 0.0) > rule["above"]]
     return at + timedelta(hours=min(hours)) if hours else None
 
 

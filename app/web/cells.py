@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -13,12 +13,18 @@ from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
-from app.database.tables import time_of
+from app.database.tables import Case, time_of
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import ClassOut, PageText
 from app.labels.service import label_in_gallery, undo_in_gallery
 from app.releases.service import class_names, reading_classes
-from app.triage.service import assign_open_reads, cells_without_annotator, list_eligible_annotators, set_due_day
+from app.triage.service import (
+    assign_open_reads,
+    cells_without_annotator,
+    list_eligible_annotators,
+    no_annotator_left,
+    set_due_day,
+)
 from app.web.filters import csv_file
 from app.web.forms import IdempotentForm, require_account
 from app.web.page import LeadPage, ManagerForm, Page
@@ -60,14 +66,15 @@ class CellQuery:
 
     def filter(self, session: Session) -> cases.CaseFilter:
         """The cells that match; a search of all cells covers the names of classes as well."""
-        wanted = self.search.strip()
+        wanted = self.search.strip() or None
         names = class_names(session) if wanted and self.sort != "need" else {}
-        classes = tuple(code for code, name in names.items() if wanted.lower() in name.lower())
+        classes = tuple(code for code, name in names.items() if (wanted or "").lower() in name.lower())
         state = "to_read" if self.sort == "need" else self.state or None
         among = cells_without_annotator(session) if state == "to_settle" else None
         among = cases.overdue_cells(time_of(session)) if state == "overdue" else among
+        stuck = no_annotator_left(session, Case.id) if state in {"to_read", "overdue"} else None
         return cases.CaseFilter(
-            search=wanted or None, searched_classes=classes, state=state, site=self.site or None, among=among
+            search=wanted, searched_classes=classes, state=state, site=self.site or None, among=among, stuck=stuck
         )
 
 
@@ -312,7 +319,7 @@ def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str 
     names = class_names(session) if worklist_page.items else {}
     return LeadsWorklist(
         worklist_page,
-        cases.count_cases(session, replace(chosen, state="to_read")),
+        cases.count_cases(session, chosen),
         cases.list_sites(session),
         same_image,
         names,

@@ -221,6 +221,13 @@ _NUMBERS = {"threshold", "audit_rate", "target_error", "adjudicate_below", "repe
 _Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
 
 
+def _rows_of(*columns: list[str]) -> list[tuple[str, ...]]:
+    try:
+        return list(zip(*columns, strict=True))
+    except ValueError as exc:
+        raise InvalidValue("the form was incomplete; reload the page") from exc
+
+
 class PolicyForm(BaseModel):
     """The policy page's form: texts as typed; an empty field takes its default, except the one for adjudication."""
 
@@ -253,11 +260,11 @@ class PolicyForm(BaseModel):
         values = {name: text for name, text in typed.items() if text != "" and name != unused}
         if needed not in values:
             raise WrongFields({needed: Message("is needed by this rule")})
-        rows = zip(self.urgent_class, self.urgent_above, self.urgent_hours, strict=True)
+        rows = [row for row in _rows_of(self.urgent_class, self.urgent_above, self.urgent_hours) if any(row)]
+        if not all(code for code, _, _ in rows):
+            raise WrongFields({"urgent": Message("has a row without a class; choose one or empty the row")})
         urgent = [
-            {"class": code, "above": _from_percent(as_number(above)), "hours": hours}
-            for code, above, hours in rows
-            if code
+            {"class": code, "above": _from_percent(as_number(above)), "hours": hours} for code, above, hours in rows
         ]
         return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=urgent)
 
@@ -320,10 +327,7 @@ class ClassesForm(BaseModel):
 
     def rows(self) -> list[ClassRow]:
         """One row for each class."""
-        try:
-            return [ClassRow(*row) for row in zip(self.code, self.place, self.name, self.group, self.key, strict=True)]
-        except ValueError as exc:
-            raise InvalidValue("the form was incomplete; reload the page") from exc
+        return [ClassRow(*row) for row in _rows_of(self.code, self.place, self.name, self.group, self.key)]
 
     def settings(self, released: Sequence[ClassOut]) -> list[ClassSetting]:
         """Settings of a release's classes in their new order; what is wrong stands by field and code."""

@@ -335,10 +335,9 @@ def show_worklist(
     steps = first_steps(page.session) if "manage" in page.principal.scopes else None
     if steps is not None:
         return page.render("first_steps.html", view=steps)
-    chosen = cases.CaseFilter(site=site or None, search=search.strip() or None)
-    worklist = load_leads_worklist(page.session, chosen, cursor)
-    query = CellQuery(search, site=site, sort="need").query
-    return page.render("worklist.html", view=worklist, site=site, search=search, query=query)
+    asked = CellQuery(search, site=site, sort="need")
+    worklist = load_leads_worklist(page.session, asked.filter(page.session), cursor)
+    return page.render("worklist.html", view=worklist, site=site, search=search, query=asked.query)
 
 
 @router.get("/cases/{case_id}")

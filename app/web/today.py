@@ -9,13 +9,13 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute, count_annotators
-from app.audit.events import DayRange, list_audit_event_page
+from app.audit.events import DayRange, count_audit_events, list_audit_event_page
 from app.audit.sentences import SentencePart, describe_events
 from app.cases import service as cases
 from app.http.days import start_of_day
 from app.http.languages import gettext, ngettext
-from app.imports.service import counts_of
-from app.jobs.service import count_living_workers, newest_jobs
+from app.imports.service import count_failed_rows
+from app.jobs.service import count_living_workers
 from app.recalibration.service import is_refusal
 from app.releases.service import champion_since
 from app.triage.service import current_policy, missing_annotators
@@ -30,8 +30,8 @@ State = Literal["done", "next", "later", "waits"]
 ENOUGH_ANNOTATORS = 2
 #: What changes what is predicted or read, for the list of changes; and how many of each it has at most.
 _CHANGES, _MOST_CHANGES = ("alias.move", "release.add", "policy.change", "classes.change", "patient.erase"), 3
-#: Imports whose failed rows are named, among the newest, and how long a job that went wrong is named.
-_IMPORTS, _NAMED = 5, timedelta(days=7)
+#: How long a job that went wrong is named.
+_NAMED = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ class Today:
     since: datetime
     changes: cases.Changes
     events: list[tuple[datetime, str, list[SentencePart]]]
+    # events since then that are not listed
+    n_more: int
     needs: list[Need]
 
 
@@ -96,13 +98,15 @@ def load_today(page: Page) -> Today:
     manages = "manage" in page.principal.scopes
     n_to_settle = cases.count_cases(session, CellQuery(state="to_settle").filter(session))
     n_overdue = cases.count_cases(session, CellQuery(state="overdue").filter(session))
+    events = _list_events(session, since) if manages else []
     return Today(
-        cases.count_cases(session, cases.CaseFilter(state="to_read")),
+        cases.count_cases(session, CellQuery(state="to_read").filter(session)),
         n_overdue,
         n_to_settle,
         since,
         cases.count_changes(session, since),
-        _list_events(session, since) if manages else [],
+        events,
+        count_audit_events(session, _CHANGES, since) - len(events) if manages else 0,
         list(_iter_needs(page, n_to_settle, n_overdue)) if manages else [],
     )
 
@@ -157,11 +161,9 @@ def _iter_job_needs(page: Page) -> Iterator[Need]:
         yield Need(gettext("The last recalibration was refused."), gettext("Look at the reasons"), "/releases")
     elif view.candidate is not None and view.verdict == "passed" and "champion" not in view.candidate.aliases:
         yield Need(gettext("A candidate passed the promotion check."), gettext("Decide on it"), "/releases")
-    for job in newest_jobs(session, _IMPORTS, "import"):
-        n_failed = counts_of(session, job.id).get("failed", 0) if job.created_at >= since else 0
-        if n_failed:
-            text = ngettext("%(n)s row of an import failed.", "%(n)s rows of an import failed.", n_failed)
-            yield Need(text, gettext("Show the rows"), f"/imports/{job.id}?status=failed", job.created_at)
+    for job_id, asked_at, n_failed in count_failed_rows(session, since):
+        text = ngettext("%(n)s row of an import failed.", "%(n)s rows of an import failed.", n_failed)
+        yield Need(text, gettext("Show the rows"), f"/imports/{job_id}?status=failed", asked_at)
 
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)

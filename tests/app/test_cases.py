@@ -165,6 +165,7 @@ def test_metadata_in_the_file_stays_out_of_everything(service: Service) -> None:
     ("fields", "status"),
     [
         ({"external_id": ""}, 422),
+        ({"external_id": "a", "patient": " \t"}, 422),
         ({}, 422),
         ({"external_id": "x" * 201}, 422),
         ({"external_id": "a\x00b"}, 422),

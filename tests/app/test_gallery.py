@@ -206,6 +206,7 @@ def what_stands(service: Service, folder: Path) -> list[Any]:
     return [files, {k: v for k, v in metrics.items() if "at" not in k}, asked, agreement, need]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_evaluation_calibration_and_posteriors_stay_as_they_are(service: Service, tmp_path: Any) -> None:
     set_policy(service, threshold=0.0, reveal="after_case_closed", adjudicate_below=0.99)

@@ -58,7 +58,7 @@ def send(service: Service, data: bytes, who: str = "admin", key: str | None = No
 def example() -> bytes:
     lines = [
         'a.png,one,p1,north,"{""slide"": ""7""}"',
-        "b.png,two,p1,,",
+        "b.png,two,p1, ,",
         "missing.png,three,,,",
         "text.png,four,,,",
         ",five,,,",

@@ -46,6 +46,7 @@ def key_of(service: Service, name: str) -> None:
         service.keys[name] = auth.add_key(session, service.context.keys.audit, name, [])[1]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_link_signs_in_once_and_looking_at_it_uses_nothing_up(service: Service) -> None:
     case_id = service.add_case()["id"]
@@ -85,6 +86,7 @@ def test_of_many_who_use_a_link_at_once_one_is_signed_in(service: Service) -> No
     assert len(service.scalars(select(BrowserSession.id))) == 1
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_guest_is_given_the_named_cells_and_no_others(service: Service) -> None:
     set_policy(service, threshold=0.0, draw_readers=False)
@@ -122,6 +124,7 @@ def test_a_guest_is_neither_drawn_nor_counted_nor_loses_a_read_to_the_worker(ser
     assert reassign_open_requests(service.context) == 1
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_third_opinion_is_an_adjudication_and_nobody_is_asked_twice(service: Service) -> None:
     all_once(service)

@@ -16,10 +16,10 @@ import httpx2 as httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from app.accounts import people as auth
-from app.database.tables import Outcome, ReadRequest, Remark
+from app.database.tables import Account, Outcome, ReadRequest, Remark
 from app.maintenance.erasure import erase_patient_everywhere
 from app.outcomes import service as outcome_service
 from app.outcomes.rules import RuleDecision, conclude_opinions
@@ -113,7 +113,7 @@ def disputed(service: Service, **fields: Any) -> str:
 def test_a_cell_is_settled_once_with_a_reason_and_reopened(service: Service) -> None:
     all_once(service)
     case_id, code = service.add_case()["id"], classes_of(service)[1]
-    for wrong in ({}, {"class": code}, {"class": code, "split": True, "reason": "x"}, {"split": True, "reason": ""}):
+    for wrong in ({}, {"class": code}, {"class": code, "split": True, "reason": "x"}, {"split": True, "reason": " "}):
         assert service.post("admin", f"/v1/cases/{case_id}/outcome", json=wrong).status_code == 422, wrong
     assert service.settle(case_id, **{"class": "no class", "reason": "x"}).status_code == 422
     assert service.settle(str(uuid.uuid4())).status_code == 404
@@ -176,6 +176,7 @@ def test_adjudications_are_withdrawn_and_none_is_asked_for_until_the_cell_is_ope
     assert states(service, case_id)[3:] == [("adjudication", "open")]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("end", ["answer", "return", "decline", "expiry"])
 def test_an_annotator_does_not_notice_that_the_cell_of_their_adjudication_is_settled(
@@ -234,6 +235,7 @@ def test_planned_reads_stay_as_they_are(service: Service) -> None:
     assert not commit(service, "ben", read, classes_of(service)[1]).json()["label"]["late"]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_no_estimate_knows_of_an_outcome(service: Service, tmp_path: Path) -> None:
     codes = classes_of(service)
@@ -290,6 +292,7 @@ def test_an_outcome_that_was_changed_is_found(service: Service, change: str) -> 
     service.written_past = True
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_worker_concludes_what_the_rule_decides(service: Service) -> None:
     all_once(service)
@@ -363,6 +366,7 @@ def test_a_cell_that_a_lead_settles_while_the_worker_decides_stays_with_the_lead
     assert (conclude_cells(service.context), outcome_of(service, case_id)) == (0, ("split", "admin"))
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_worker_leaves_a_read_that_somebody_may_do_and_a_lead_need_not(service: Service) -> None:
     case_id, codes = disputed(service), classes_of(service)
@@ -387,6 +391,7 @@ def test_a_cell_on_which_all_differ_is_split_once_nobody_is_left(service: Servic
     assert listed(service, "to_settle") == set()
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_cells_without_an_annotator_are_those_of_whose_requests_none_can_be_assigned(service: Service) -> None:
     """The list in one statement and the single request, on cells that some have met, and on twins of these."""
@@ -436,9 +441,13 @@ def test_a_policy_that_needs_more_annotators_than_there_are_is_refused(service: 
     assert 'id="adjudicate_below-fault"' in page.text
     assert "my reason" in page.text
     service.set_disabled("ben", disabled=True)
-    assert service.post("admin", "/v1/policies", json=body | {"adjudicate_below": None}).status_code == 422
-    service.set_disabled("anna", disabled=True)  # an outside system gives the labels
-    assert service.post("admin", "/v1/policies", json=body | {"adjudicate_below": 0.9}).status_code == 201
+    for more in ({"threshold": 0.1}, {"audit_rate": 0.2}, {"rule": "expected_gain"}, {"adjudicate_below": 0.9}):
+        asked = body | {"threshold": 0.2, "adjudicate_below": None} | more
+        assert service.post("admin", "/v1/policies", json=asked).status_code == 422
+    fewer = body | {"threshold": 0.9, "audit_rate": 0.01, "adjudicate_below": None}
+    assert service.post("admin", "/v1/policies", json=fewer).status_code == 201
+    service.change(update(Account).where(Account.role == "annotator").values(role="viewer"))
+    assert service.post("admin", "/v1/policies", json=body | {"adjudicate_below": 0.9}).status_code == 201  # outside
 
 
 def test_the_gallery_settles_and_undo_brings_the_earlier_outcome_back(service: Service) -> None:

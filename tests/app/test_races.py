@@ -272,6 +272,8 @@ def shaken(session: Session, chance: random.Random, me: uuid.UUID, other: uuid.U
         session.flush()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("seed", range(3))

@@ -58,12 +58,16 @@ def form_at(page: str, path: str) -> str:
     ("path", "typed", "field", "kept"),
     [
         ("/policy", {"rule": "capacity", "capacity_per_day": "many", "reason": "why"}, "capacity_per_day", "why"),
+        ("/policy", {"rule": "capacity", "capacity_per_day": "1.000", "reason": "why"}, "capacity_per_day", "1.000"),
         ("/policy", {"rule": "disagreement", "threshold": "7", "due_days": "0"}, "threshold", "7"),
         ("/policy", {"rule": "disagreement", "threshold": "0.2", "reason": LONG}, "reason", LONG),
+        ("/policy", {"rule": "disagreement", "threshold": "0.25", "reason": " "}, "reason", "0.25"),
+        ("/report/targets", {"disagreement_gap": "5.5", "reason": " "}, "reason", "5.5"),
         ("/report/targets", {"disagreement_gap": "5", "hours": "soon", "reason": "r"}, "hours", "soon"),
         ("/people", {"name": "x" * 101, "role": "viewer"}, "name", "x" * 101),
         ("/people", {"name": "a\nb", "role": "viewer"}, "name", 'value="viewer" selected'),
         ("/practice/sets", {"name": "one", "purpose": "training", "n_cells": "all"}, "n_cells", "one"),
+        ("/practice/sets", {"name": "one", "purpose": "training", "n_cells": "20.000"}, "n_cells", "20.000"),
         ("/practice/sets", {"name": "one", "purpose": "qualification", "min_labels": "x"}, "min_labels", "one"),
         (
             "/practice/decisions",

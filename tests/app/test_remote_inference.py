@@ -121,6 +121,7 @@ def with_other_weights(source: Path, out: Path) -> Path:
     return edit_release(source, out, {"network.onnx": model.SerializeToString()})
 
 
+@pytest.mark.slow
 def test_another_network_is_refused_at_the_start_and_when_it_takes_the_place_of_the_right_one(
     tmp_path: Path, small_release: Path
 ) -> None:

@@ -119,11 +119,19 @@ def test_without_urgent_classes_nothing_is_brought_forward(service: Service) -> 
     assert len(due(service, "a")) == 2
 
 
+def test_a_probability_equal_to_the_limit_is_not_above_it(service: Service) -> None:
+    code = classes_of(service)[0]
+    set_policy(service, urgent=[{"class": code, "above": probability(service, 1, code), "hours": 4}])
+    put(service, 1, "a")
+    assert min(due(service, "a")) - utc_now() > timedelta(days=6)
+
+
 @pytest.mark.parametrize(
     ("rule", "part"),
     [
         ({"class": "no such class", "above": 0.1, "hours": 4}, "there is no class no such class"),
         ({"class": "blast", "above": 0, "hours": 4}, "above"),
+        ({"class": "blast", "above": 1, "hours": 4}, "above"),
         ({"class": "blast", "above": 0.1, "hours": 0}, "hours"),
     ],
 )
@@ -145,6 +153,19 @@ def test_the_policys_page_keeps_the_urgent_classes(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "part"),
+    [
+        ({"urgent_class": [""], "urgent_above": ["20"], "urgent_hours": ["4"]}, "has a row without a class"),
+        ({"urgent_class": ["blast"]}, "the form was incomplete"),
+    ],
+)
+def test_a_row_of_which_a_part_is_missing_is_refused(service: Service, rows: dict[str, list[str]], part: str) -> None:
+    typed = {"rule": "disagreement", "threshold": "0.3", "reason": "blasts first"} | rows
+    answer = service.post("admin", "/policy", data=typed, follow_redirects=False)
+    assert (answer.status_code, part in answer.text) == (422, True)
+
+
+@pytest.mark.parametrize(
     ("n", "most"), [pytest.param(400, None, marks=pytest.mark.slow), pytest.param(2000, 0.56, marks=pytest.mark.heavy)]
 )
 def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service, n: int, most: float | None) -> None:
@@ -157,7 +178,7 @@ def test_within_a_patient_the_order_tells_no_urgent_cell(service: Service, n: in
     for place, number in enumerate(numbers):
         put(service, number, f"patient {place // 5}")
     rows = service.rows(select(Case.id, Case.patient, CasePrediction.class_probs).join(CasePrediction))
-    is_urgent = {str(row[0]): row[2][0] >= above for row in rows}
+    is_urgent = {str(row[0]): row[2][0] > above for row in rows}
     patient_of = {str(row[0]): row[1] for row in rows}
     urgent_patients = {patient_of[case] for case, urgent in is_urgent.items() if urgent}
     met: dict[str, int] = {}

@@ -181,6 +181,8 @@ def test_nothing_of_an_erased_patient_is_found_anywhere(
     assert [name for name, value in canaries.items() if isinstance(value, str) and value in logged] == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.sqlite_only
 def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
     two: tuple[Service, Service], bucket: str, buckets: BucketServer, tmp_path: Path

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.http.models import Line, MetricOut, Paragraph, RequestModel, ResponseModel, Sentence
+from app.http.models import Line, MetricOut, Reason, RequestModel, ResponseModel, Sentence
 
 
 class NamedReaderOut(ResponseModel):
@@ -79,4 +79,4 @@ class ReaderSwitchIn(RequestModel):
     """Version to weight labels with."""
 
     version: Annotated[int | None, Field(ge=1, le=2**31 - 1)]
-    reason: Annotated[Paragraph, Field(min_length=1, pattern=r"\S")]
+    reason: Reason

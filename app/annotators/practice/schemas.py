@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from app.database.tables.values import EligibilityReason, PracticePurpose, QualificationKind, RunState
-from app.http.models import ClassOut, Line, Paragraph, RequestModel, ResponseModel, Sentence
+from app.http.models import ClassOut, Line, Reason, RequestModel, ResponseModel, Sentence, WholeNumber
 
-_Name = Annotated[Line, Field(max_length=100, pattern=r"\S")]
+_Name = Annotated[Line, Field(max_length=100)]
 
 
 class PracticeSetIn(RequestModel):
@@ -17,9 +17,9 @@ class PracticeSetIn(RequestModel):
 
     name: _Name
     purpose: PracticePurpose
-    n_cells: Annotated[int, Field(ge=2, le=1000)] = 80
-    n_per_run: Annotated[int, Field(ge=2, le=200)] | None = None
-    min_labels: Annotated[int, Field(ge=2, le=20)] = 3
+    n_cells: Annotated[WholeNumber, Field(ge=2, le=1000)] = 80
+    n_per_run: Annotated[WholeNumber, Field(ge=2, le=200)] | None = None
+    min_labels: Annotated[WholeNumber, Field(ge=2, le=20)] = 3
     borderline_share: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
@@ -167,7 +167,7 @@ class DecisionIn(RequestModel):
     """An admin's decision with its reason."""
 
     kind: Literal["qualified", "withdrawn", "renewed"]
-    reason: Annotated[Paragraph, StringConstraints(min_length=1, pattern=r"\S")]
+    reason: Reason
 
 
 class DecisionOut(ResponseModel):
