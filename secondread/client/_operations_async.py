@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 8f7c111e4643f263.
+"""Operations of the API. Made from the OpenAPI document cc55665560de063c.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

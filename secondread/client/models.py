@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 8f7c111e4643f263.
+"""What the API takes and answers. Made from the OpenAPI document cc55665560de063c.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -1598,7 +1598,7 @@ class PolicyIn(BaseModel):
     """True gives reads only to qualified annotators."""
 
     urgent: Annotated[list[UrgentClassIn], Field(validate_default=True)] = []
-    """Classes that bring a patient forward: if a new cell's probability of `class` is `above` or more, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
+    """Classes that bring a patient forward: if a new cell's probability of `class` is more than `above`, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
 
     reason: str
     """Reason for the audit log, 1 to 200 characters."""
@@ -1653,7 +1653,7 @@ class PolicyOut(BaseModel):
     """True gives reads only to qualified annotators."""
 
     urgent: list[UrgentClassOut]
-    """Classes that bring a patient forward: if a new cell's probability of `class` is `above` or more, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
+    """Classes that bring a patient forward: if a new cell's probability of `class` is more than `above`, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
 
     reason: str
     """Reason of the change."""
@@ -2796,7 +2796,7 @@ class UrgentClassIn(BaseModel):
     """Class code."""
 
     above: float
-    """Probability from which the class counts as possible, above 0 to 1."""
+    """Probability above which the class counts as possible, above 0 to below 1."""
 
     hours: int
     """Hours within which the patient's cells are due, 1 to 8,760."""
@@ -2809,7 +2809,7 @@ class UrgentClassOut(BaseModel):
     """Class code."""
 
     above: float
-    """Probability from which the class counts as possible, above 0 to 1."""
+    """Probability above which the class counts as possible, above 0 to below 1."""
 
     hours: int
     """Hours within which the patient's cells are due, 1 to 8,760."""
