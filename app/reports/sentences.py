@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from app.http.languages import gettext, gettext_noop, localize_decimal, ngettext
 from app.http.models import MetricOut
-from app.reports.schemas import DurationOut, ReportBody, SaidOut, SecondReadsOut
+from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut
 from app.reports.targets import TargetsOut
 
 State = Literal["met", "met-so-far", "missed-so-far", "missed", "unknown"]
@@ -64,7 +64,7 @@ def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[Report
             _CONFIDENCE_WORDS,
         )
         or _unknown(gettext_noop("too few cells with a confident prediction have a label")),
-        "triage": _second_reads_answer(findings.second_reads, targets.caught),
+        "triage": _second_reads_answer(findings, targets.caught),
         "pairs": _agreement_answer(findings.agreement, targets.agreement),
         "weeks": _turnaround_answer(findings.answering, targets.hours),
     }
@@ -131,7 +131,10 @@ def _calibration_answer(
     return gettext(words, verdict=gettext(verdict), **shown), _compare_with_target(off, -gap, gap)
 
 
-def _second_reads_answer(found: SecondReadsOut, target: float) -> _Answer:
+def _second_reads_answer(findings: FindingsOut, target: float) -> _Answer:
+    found = findings.second_reads
+    if found.share is None and findings.n_cases:
+        return _unknown(gettext_noop("too few earlier cells for a threshold"))
     if found.share is None or found.caught is None or found.caught.value is None:
         return _unknown(gettext_noop("no two annotators have disagreed yet"))
     text = gettext(

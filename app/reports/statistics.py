@@ -152,8 +152,10 @@ def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
 def _caught_by_second_reads(cohort: Cohort, twice: _Mask, requested: RequestedReads) -> SecondReadsOut:
     sample, selected = _select_sample(cohort, twice, cohort.weight2), requested.selected
     observed = observed_disagreement(cohort.columns.label_counts[sample.rows])
-    caught = _share_of(selected[sample.rows] * observed, observed, sample) if observed.any() else None
-    share = float(selected.mean()) if selected.size else None
+    share = caught = None
+    if selected is not None and selected.size:
+        caught = _share_of(selected[sample.rows] * observed, observed, sample) if observed.any() else None
+        share = float(selected.mean())
     return SecondReadsOut(policy_version=requested.policy_version, by=requested.by, share=share, caught=caught)
 
 

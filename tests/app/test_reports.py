@@ -29,6 +29,7 @@ from app.reports.sentences import VERDICTS, write_report_sentences
 from app.reports.statistics import compute_findings, estimate_duration, rank_confused_pairs
 from app.reports.targets import TargetsOut
 from ml.util.arrays import FloatArray
+from tests.app.test_leases import set_policy
 from tests.support.jobs import finish_job, work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect, raising, store
@@ -106,6 +107,17 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(serv
     service.get("viewer", "/report", params=ALL)
     assert n_jobs(service) == before + 1
     make_reports(service)
+    assert "newer labels" not in service.get("viewer", "/report", params=ALL).text
+
+
+@pytest.mark.parametrize("rule", ["capacity", "graded"])
+def test_a_report_by_a_daily_rule_follows_the_threshold_of_the_day(service: Service, rule: str) -> None:
+    collect(service, [cell_png(number) for number in range(24)], patients=True)
+    set_policy(service, rule=rule, threshold=None, capacity_per_day=12)
+    assert "Not yet available: too few earlier cells for a threshold." in report_page(service, **ALL)
+    service.clock.ahead = timedelta(days=1)
+    assert "newer labels" in service.get("viewer", "/report", params=ALL).text
+    assert re.search(r"Second reads of \d+% of the cells catch", report_page(service, **ALL))
     assert "newer labels" not in service.get("viewer", "/report", params=ALL).text
 
 
