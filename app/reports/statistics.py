@@ -1,5 +1,6 @@
 """Statistics of a report: shares with intervals, clustered by patient; workload and turnaround times (Kaplan-Meier)."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -251,7 +252,7 @@ def simulate_second_read_shares(
     if rows.size < 2 or not observed_disagreement(counts).any():
         return
     recalls = triage_recall(counts, requested.score[rows], SHARES, sample_weight=weight, cluster=data.cluster[rows])
-    thresholds = np.quantile(requested.score, 1 - np.array(SHARES)).tolist()
+    thresholds = thresholds_for_shares(requested.score)
     for share, recall, threshold in zip(SHARES, recalls, thresholds, strict=True):
         reads = None if per_week is None else share * per_week
         yield WhatIfOut(
@@ -261,6 +262,19 @@ def simulate_second_read_shares(
             reads_per_week=reads,
             hours_per_week=None if reads is None or seconds is None else reads * seconds / 3600,
         )
+
+
+def thresholds_for_shares(score: FloatArray) -> list[float]:
+    """For each share the shortest number below 1 that so many of the scores are above; equal scores stay together."""
+    values, counts = np.unique(np.concatenate(([0.0], score, [1.0])), return_counts=True)
+    above = counts[::-1].cumsum()[::-1] - counts - 1
+    places = [min(int((above > round(share * score.size)).sum()), values.size - 2) for share in SHARES]
+    return [_shortest_between(*values[place : place + 2].tolist()) for place in places]
+
+
+def _shortest_between(low: float, high: float) -> float:
+    rounded = (math.ceil(low * 10**digits) / 10**digits for digits in range(1, 16))
+    return next((value for value in rounded if low <= value < high), low)
 
 
 def _cases_per_week(workload: WorkloadOut) -> float | None:

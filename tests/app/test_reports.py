@@ -26,7 +26,13 @@ from app.reports.report import STYLE, build_report
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut, SecondReadsOut
 from app.reports.second_reads import RequestedReads
 from app.reports.sentences import VERDICTS, write_report_sentences
-from app.reports.statistics import compute_findings, estimate_duration, rank_confused_pairs
+from app.reports.statistics import (
+    SHARES,
+    compute_findings,
+    estimate_duration,
+    rank_confused_pairs,
+    thresholds_for_shares,
+)
 from app.reports.targets import TargetsOut
 from ml.util.arrays import FloatArray
 from tests.app.test_leases import set_policy
@@ -432,6 +438,15 @@ def test_the_sentence_on_second_reads_counts_what_the_rule_selects() -> None:
     assert found.caught.value == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-9])
+def test_a_threshold_as_shown_selects_its_share(spread: float) -> None:
+    score = 0.3 + spread * np.random.default_rng(3).random(101) / 2
+    for share, threshold in zip(SHARES, thresholds_for_shares(score), strict=True):
+        assert (score > threshold).sum() == round(101 * share)
+    unlike = np.repeat([0.1, 0.81, 1.0], [5, 1, 4])  # the rule selects all of those, and takes no threshold of 1
+    assert thresholds_for_shares(unlike)[0] == 0.9
+
+
 def test_sensitivity_is_the_share_of_a_classs_labels_that_lead() -> None:
     columns = columns_of([[2, 0, 0]] * 6 + [[1, 1, 0]] * 2 + [[0, 2, 0]] * 4, [0.5] * 12)
     columns.class_probs[:] = [0.6, 0.3, 0.1]
@@ -452,6 +467,12 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     assert "30% with second read: catches" in page
     assert "0.000" not in page
     assert "second reads per week" in page
+    shown = re.search(r"Threshold: ([\d.]+)\.", page)
+    assert shown is not None
+    form = {"rule": "disagreement", "threshold": shown[1], "reason": "from the page"}
+    assert service.post("admin", "/policy", data=form, follow_redirects=False).status_code == 303
+    found = service.document("/v1/report")
+    assert found["second_reads"]["share"] == pytest.approx(0.3, abs=0.5 / found["n_cases"])
     assert "60% with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
