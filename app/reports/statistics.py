@@ -408,10 +408,13 @@ def _read_case_spans(session: Session, since: datetime, site: str | None) -> lis
 
 
 def _read_timed_labels(session: Session, since: datetime, site: str | None) -> list[tuple[datetime, float | None]]:
-    # a gallery's labels answer no read
+    # a gallery's labels answer no read, nor do those of an outside system
     read = or_(CountedLabel.blind.is_(True), CountedLabel.reading_seconds.is_not(None))
-    query = select(CountedLabel.created_at, CountedLabel.reading_seconds).where(
-        CountedLabel.created_at >= since, CountedLabel.kind == "label", read
+    query = (
+        select(CountedLabel.created_at, CountedLabel.reading_seconds)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
+        .where(CountedLabel.created_at >= since, CountedLabel.kind == "label")
+        .where(Annotator.account_id.is_not(None), read)
     )
     if site is not None:
         query = query.join(Case, Case.id == CountedLabel.case_id).where(Case.site == site)
