@@ -1,5 +1,6 @@
 """Opening sentences of a report, each with the laboratory's own target."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -69,12 +70,15 @@ def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[Report
         "weeks": _turnaround_answer(findings.answering, targets.hours),
     }
     points, share = gettext_noop("within %(gap)s points"), gettext_noop("at least %(share)s")
+    hours = localize_decimal(f"{targets.hours:g}")
     wanted = {
         "disagreement": gettext(points, gap=localize_decimal(f"{100 * targets.disagreement_gap:g}")),
         "classes": gettext(points, gap=localize_decimal(f"{100 * targets.leading_gap:g}")),
-        "triage": gettext(share, share=format_percent(targets.caught)),
-        "pairs": gettext(share, share=format_percent(targets.agreement)),
-        "weeks": gettext("within %(time)s", time=format_hours(targets.hours)),
+        "triage": gettext(share, share=format_rate(targets.caught)),
+        "pairs": gettext(share, share=format_rate(targets.agreement)),
+        "weeks": gettext(
+            "within %(time)s", time=ngettext("%(n)s hour", "%(n)s hours", math.ceil(targets.hours), n=hours)
+        ),
     }
     return [
         ReportSentence(name, gettext(QUESTIONS[name]), text, wanted[name], state)
@@ -199,10 +203,10 @@ def format_percent(value: float | None) -> str:
 def format_rate(value: float | None) -> str:
     """A share that somebody set, with its decimals in per cent.
 
-    >>> format_rate(0.1), format_rate(0.025), format_rate(None)
-    ('10%', '2.5%', '–')
+    >>> format_rate(0.1), format_rate(0.9995), format_rate(None)
+    ('10%', '99.95%', '–')
     """
-    return "–" if value is None else localize_decimal(f"{100 * value:.3g}%")
+    return "–" if value is None else localize_decimal(f"{100 * value:.6g}%")
 
 
 def _percent_with_interval(found: MetricOut) -> str:

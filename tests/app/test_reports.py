@@ -152,13 +152,13 @@ def test_lists_of_jobs_leave_out_what_pages_ask_for(service: Service) -> None:
 def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(12)], patients=True)
     assert "Target: at least 60%" in report_page(service, **ALL)
-    form = {"disagreement_gap": "7,5", "leading_gap": "5", "caught": "72", "agreement": "80", "hours": "24"}
+    form = {"disagreement_gap": "7,5", "leading_gap": "5", "caught": "62.5", "agreement": "99.6", "hours": "80.4"}
     assert service.call("viewer", "POST", "/report/targets", data=form | {"reason": "ours"}).status_code == 403
     assert service.call("admin", "POST", "/report/targets", data=form).status_code == 422  # no reason
     answer = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"}, follow_redirects=False)
     assert answer.status_code == 303
     page = service.get("viewer", "/report", params=ALL).text  # at once, of the same report
-    for target in ("within 7.5 points", "at least 72%", "within 24 hours"):
+    for target in ("within 7.5 points", "at least 62.5%", "at least 99.6%", "within 80.4 hours"):
         assert f"Target: {target}" in page
     again = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"})
     assert again.status_code == 409
@@ -166,7 +166,7 @@ def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
         assert service.call("admin", "POST", "/report/targets", data=form | wrong).status_code == 422
     assert service.one(select(func.count(ReportTargets.id))) == 1
     (event,) = service.document("/v1/audit-events", "admin", action="targets.change")["items"]
-    assert (event["details"]["caught"], event["reason"]) == ([0.6, 0.72], "ours")
+    assert (event["details"]["caught"], event["reason"]) == ([0.6, 0.625], "ours")
 
 
 @pytest.mark.both_databases
