@@ -31,7 +31,7 @@ from secondread import __version__
 
 KIND = "report"
 #: What a report is made by, at the beginning of its basis; the number changes with what reports have inside.
-_MADE_BY = f"{__version__} 2 "
+_MADE_BY = f"{__version__} 3 "
 #: A report stays for this long at least, and for this many times as long as it took to make.
 PAUSE = timedelta(minutes=1)
 _REST = 20

@@ -245,7 +245,7 @@ def simulate_second_read_shares(
     cohort: Cohort, requested: RequestedReads, workload: WorkloadOut
 ) -> Iterator[WhatIfOut]:
     """Simulate second reads of each share of the cases, in the order of the rule in force."""
-    per_week, seconds = _cases_per_week(workload), workload.seconds
+    per_week, seconds = workload.received_per_week, workload.seconds
     data, rows = cohort.columns, np.flatnonzero(_read_twice(cohort))
     weight = None if cohort.weight2 is None else cohort.weight2[rows]
     counts = data.label_counts[rows]
@@ -275,15 +275,6 @@ def thresholds_for_shares(score: FloatArray) -> list[float]:
 def _shortest_between(low: float, high: float) -> float:
     rounded = (math.ceil(low * 10**digits) / 10**digits for digits in range(1, 16))
     return next((value for value in rounded if low <= value < high), low)
-
-
-def _cases_per_week(workload: WorkloadOut) -> float | None:
-    """Cases of a whole week on average, since the first in which any came; in the first week those so far, if any."""
-    *whole, this_week = [week.received for week in workload.weeks]
-    begun = next((place for place, count in enumerate(whole) if count), None)
-    if begun is None:
-        return float(this_week) if this_week else None
-    return sum(whole[begun:]) / len(whole[begun:])
 
 
 _Z = 1.959963984540054
@@ -364,9 +355,16 @@ def summarise_workload(session: Session, at: datetime, site: str | None = None) 
         n_waiting=n_waiting,
         n_overdue=n_overdue,
         seconds=typical,
+        received_per_week=_received_per_week(closing, at),
         closing=_estimate_span_duration(closing, at),
     )
     return workload, _estimate_span_duration(requests, at)
+
+
+def _received_per_week(spans: list[_TimeSpan], at: datetime) -> float | None:
+    """Cases per week since the first one; in the first week those so far, if any."""
+    days = max(7.0, (at - min((span.begun for span in spans), default=at)) / timedelta(days=1))
+    return 7 * len(spans) / days if spans else None
 
 
 def _week_start(moment: datetime) -> date:

@@ -473,6 +473,8 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     assert service.post("admin", "/policy", data=form, follow_redirects=False).status_code == 303
     found = service.document("/v1/report")
     assert found["second_reads"]["share"] == pytest.approx(0.3, abs=0.5 / found["n_cases"])
+    service.clock.ahead = timedelta(days=10)
+    assert ", 8 second reads per week" in report_page(service, path="/policy")  # 30% of 40 cells in 10/7 weeks
     assert "60% with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
