@@ -70,11 +70,12 @@ def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[Report
         "weeks": _turnaround_answer(findings.answering, targets.hours),
     }
     points, share = gettext_noop("within %(gap)s points"), gettext_noop("at least %(share)s")
+    better = gettext_noop("at least %(share)s, and more than at random")
     hours = localize_decimal(f"{targets.hours:g}")
     wanted = {
         "disagreement": gettext(points, gap=localize_decimal(f"{100 * targets.disagreement_gap:g}")),
         "classes": gettext(points, gap=localize_decimal(f"{100 * targets.leading_gap:g}")),
-        "triage": gettext(share, share=format_rate(targets.caught)),
+        "triage": gettext(better, share=format_rate(targets.caught)),
         "pairs": gettext(share, share=format_rate(targets.agreement)),
         "weeks": gettext(
             "within %(time)s", time=ngettext("%(n)s hour", "%(n)s hours", math.ceil(targets.hours), n=hours)
@@ -147,9 +148,8 @@ def _second_reads_answer(findings: FindingsOut, target: float) -> _Answer:
         share=format_percent(found.share),
         caught=_percent_with_interval(found.caught),
     )
-    if found.caught.value <= found.share:
-        return text, "missed"
-    return text, _compare_with_target(_interval_of_metric(found.caught), target, 1.0)
+    least = target if found.share >= 1 else max(target, math.nextafter(found.share, 1.0))
+    return text, _compare_with_target(_interval_of_metric(found.caught), least, 1.0)
 
 
 def _agreement_answer(found: MetricOut | None, target: float) -> _Answer:

@@ -366,20 +366,26 @@ def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> Non
 
 
 def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -> None:
-    def state(value: float, low: float, high: float) -> str:
-        caught = body.findings.second_reads.model_copy(update={"share": 0.3, "caught": estimate(value, low, high)})
+    def state(value: float, low: float, high: float, share: float = 0.3) -> str:
+        caught = body.findings.second_reads.model_copy(update={"share": share, "caught": estimate(value, low, high)})
         changed = body.model_copy(update={"findings": body.findings.model_copy(update={"second_reads": caught})})
         third = write_report_sentences(changed, TARGETS)[2]
         ends = f"{100 * value:.0f}% (95% CI {100 * low:.0f}–{100 * high:.0f}%)"
-        begin = f"Second reads of 30% of the cells catch {ends} of the disagreements"
-        assert third.text == f"{begin}; random second reads would catch 30%."
+        begin = f"Second reads of {share:.0%} of the cells catch {ends} of the disagreements"
+        assert third.text == f"{begin}; random second reads would catch {share:.0%}."
+        assert third.target == "at least 60%, and more than at random"
         return third.state
 
     assert state(0.59, 0.44, 0.74) == "missed-so-far"
     assert state(0.50, 0.44, 0.58) == "missed"
     assert state(0.65, 0.55, 0.74) == "met-so-far"
     assert state(0.70, 0.61, 0.78) == "met"
-    assert state(0.30, 0.10, 0.70) == "missed"  # no better than chance
+    assert state(0.30, 0.10, 0.70) == "missed-so-far"  # no better than chance
+    assert state(0.20, 0.10, 0.30) == "missed"
+    assert state(0.75, 0.65, 0.85, 0.75) == "missed-so-far"
+    assert state(0.75, 0.65, 0.85, 0.70) == "met-so-far"
+    assert state(0.75, 0.61, 0.80, 0.80) == "missed"
+    assert state(1.0, 0.9, 1.0, 1.0) == "met"  # every cell is read twice
 
 
 def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
