@@ -98,7 +98,9 @@ class WhatIf:
     rows: list[report_service.WhatIfOut]
     # the row of the share that is asked for
     asked: report_service.WhatIfOut | None
-    # what the policy in force reads twice
+    # version of the policy that orders them
+    version: int
+    # what it reads twice while it is in force
     today: report_service.SecondReadsOut | None
     n_cases: int
     # the operating curve with today's share
@@ -107,16 +109,17 @@ class WhatIf:
     designs: list[DesignOut]
 
 
-def compute_what_if(context: ServiceContext, principal: Principal | None, share: int) -> WhatIf:
+def compute_what_if(context: ServiceContext, principal: Principal | None, share: int, version: int) -> WhatIf:
     """Simulate reading a share of the cases twice, in per cent: cases caught and cost."""
     published = load_latest_report(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, None, 0, report_service.draw_operating_curve([], None), [])
-    rows, today = body.what_if, body.findings.second_reads
+        return WhatIf(published, [], None, version, None, 0, report_service.draw_operating_curve([], None), [])
+    rows, of = body.what_if, body.findings.second_reads
+    today = of if of.policy_version == version else None
     chosen_row = next((row for row in rows if round(100 * row.share) == share), None)
     plot = report_service.draw_operating_curve(rows, today)
-    return WhatIf(published, rows, chosen_row, today, body.document.n_cases, plot, body.designs)
+    return WhatIf(published, rows, chosen_row, of.policy_version, today, body.document.n_cases, plot, body.designs)
 
 
 def load_chart_csv(
@@ -296,8 +299,8 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     """The reading policy, its versions, and what second reads would catch if others were asked for."""
     policies = list_policies(page.session)
     versions, draws = policies.items, policies.draws
-    what_if = compute_what_if(page.context, page.principal, share)
     stored, now = PolicyForm.of(versions[0]), versions[0]
+    what_if = compute_what_if(page.context, page.principal, share, now.version)
     urgent = UrgentRow.typed(page.refused.at("/policy").typed) or [UrgentRow.of(rule) for rule in now.urgent]
     urgent += [UrgentRow()] * max(1, URGENT_ROWS - len(urgent))
     classes = reading_classes(page.session) if champion_since(page.session) else []

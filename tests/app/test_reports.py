@@ -477,6 +477,9 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     assert shown is not None
     form = {"rule": "disagreement", "threshold": shown[1], "reason": "from the page"}
     assert service.post("admin", "/policy", data=form, follow_redirects=False).status_code == 303
+    page = service.get("viewer", "/policy").text
+    assert "in the order of policy version 1. " in page
+    assert "today " not in page
     found = service.document("/v1/report")
     assert found["second_reads"]["share"] == pytest.approx(0.3, abs=0.5 / found["n_cases"])
     service.clock.ahead = timedelta(days=10)
