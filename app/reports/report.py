@@ -17,7 +17,7 @@ from app.database.tables import time_of
 from app.http.formats import templates_in
 from app.http.models import MetricOut
 from app.metrics import service as metric_service
-from app.releases.service import previous_champion, served_release_id
+from app.releases.service import previous_champion
 from app.reports import statistics
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, ReportParts
 from app.reports.second_reads import RequestedReads, apply_policy
@@ -161,9 +161,13 @@ def load_report_cohort(
 def compare_with_last_release(
     session: Session, context: ServiceContext, release_id: uuid.UUID, question: metric_service.CohortQuery
 ) -> metric_service.ComparisonOut | None:
-    """Compare the champion with the one before it; None of another release, or without one before."""
-    before = previous_champion(session) if release_id == served_release_id(session) else None
-    return None if before is None else metric_service.compare_with_champion(session, context, before.id, question)
+    """Compare a release with the champion before it; None without one before."""
+    before = previous_champion(session, release_id)
+    return (
+        None
+        if before is None
+        else metric_service.compare_with_champion(session, context, before.id, question, release_id)
+    )
 
 
 def build_findings(

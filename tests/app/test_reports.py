@@ -5,10 +5,12 @@ import io
 import re
 from datetime import timedelta
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 from urllib.parse import urlencode
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from app.metrics.schemas import BinOut
 from app.reports import publishing, report
 from app.reports.charts import ReadersAnnex, build_readers_annex, draw_reliability
 from app.reports.publishing import read_published_report
-from app.reports.report import STYLE, build_report
+from app.reports.report import STYLE, build_report, compare_with_last_release
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut, SecondReadsOut
 from app.reports.second_reads import RequestedReads
 from app.reports.sentences import VERDICTS, write_report_sentences
@@ -39,6 +41,7 @@ from tests.app.test_leases import set_policy
 from tests.support.jobs import finish_job, work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect, raising, store
+from tests.support.tiny_release import edit_release
 
 ALL = {"partition": "all", "weighting": "none"}
 
@@ -280,6 +283,19 @@ def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(servic
     assert len(said(frozen)) == 5
     assert "Not yet available: " in frozen
     assert annex(service).sentences == ["There are no labels yet."]
+
+
+def test_a_release_is_compared_with_the_champion_before_it(
+    service: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    collect(service, [cell_png(number) for number in range(8)], patients=True)
+    releases = [service.document("/v1/releases")["items"][0]["id"]]
+    for serve, name in ((service.serve, "b"), (service.serve, "c"), (service.put_release, "never the champion")):
+        made = serve(edit_release(tiny_release, tmp_path / name, name=name))
+        releases.append(made if isinstance(made, str) else str(made.id))
+    with service.context.database.read_moment() as session:
+        found = [compare_with_last_release(session, service.context, UUID(one), CohortQuery()) for one in releases]
+    assert [one and (one.release, one.champion) for one in found] == [None, *pairwise(releases)]
 
 
 def test_serving_draws_nothing_with_the_library_for_charts() -> None:
