@@ -112,17 +112,18 @@ def round_additive_parts(document: metric_service.MetricsBody) -> dict[str, Metr
     return dict(zip(("EL", "CL_paired", "DL"), (one.model_copy(update={"value": v}) for one, v in values), strict=True))
 
 
-def csv_report(document: metric_service.MetricsBody) -> str:
-    """Every metric, one row each."""
+def csv_report(document: metric_service.FrozenDocument) -> str:
+    """Every metric, one row each, with what it covers."""
     stream = io.StringIO()
     writer = csv.writer(stream)
     ends = ("low", "high", "low_new", "high_new")
     columns = ("value", "se", *ends, "n", "dropped", "ess", "horvitz_thompson", "largest_weight")
     assisted = ("value", "se", "low", "high")
-    writer.writerow(["metric", *columns, *(f"model_assisted_{column}" for column in assisted)])
+    covered = document.question.model_dump(mode="json") | {"release": document.release}
+    writer.writerow(["metric", *columns, *(f"model_assisted_{column}" for column in assisted), *covered])
     for name, estimate in document.metrics.items():
         also = [getattr(estimate.model_assisted, column, None) for column in assisted]
-        writer.writerow([name, *(getattr(estimate, column) for column in columns), *also])
+        writer.writerow([name, *(getattr(estimate, column) for column in columns), *also, *covered.values()])
     return stream.getvalue()
 
 

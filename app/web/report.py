@@ -17,7 +17,7 @@ from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
-from app.releases.service import champion_since, class_names, reading_classes
+from app.releases.service import all_releases, champion_since, class_names, reading_classes
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
@@ -59,6 +59,8 @@ class ReportPage:
     report: report_service.DrawnReport | None
     targets: report_service.TargetsOut
     frozen: list[EvaluationOut]
+    # names of the releases by their identifiers
+    releases: Mapping[str, str]
 
 
 def load_latest_report(
@@ -81,7 +83,8 @@ def report_page(context: ServiceContext, principal: Principal, chosen: ReportFil
             if published.body is None
             else report_service.draw_report(published.body, targets, _names_of(session, published.body))
         )
-    return ReportPage(published, drawing, targets, listed)
+        releases = {str(row.id): row.name for row in all_releases(session)}
+    return ReportPage(published, drawing, targets, listed, releases)
 
 
 def _names_of(session: Session, body: report_service.ReportBody) -> Mapping[str, str]:

@@ -277,6 +277,22 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert "Altair" not in frozen
 
 
+def test_a_frozen_report_states_what_it_covers(service: Service) -> None:
+    store(service, "one", cell_png(1), {"r0": 0, "r1": 1}, site="north")
+    period = {"since": "2020-01-01T00:00:00Z", "until": "2099-06-01T00:00:00Z"}
+    frozen = frozen_page(service, ALL | {"site": "north"} | period)
+    assert re.search(
+        r"all; weighting: none; site: <bdi>north</bdi>; since: .*2020-01-01.*; until: .*2099-06-01", frozen
+    )
+    assert len(said(frozen)) == 4  # the last 13 weeks are another period
+    made = service.document("/v1/evaluations")["items"][0]
+    rows = list(csv.DictReader(io.StringIO(service.get("viewer", f"/report/frozen/{made['id']}.csv").text)))
+    for row in rows:
+        assert row.items() >= (made["question"] | {"release": made["release"]}).items()
+    listed = service.get("viewer", "/report").text
+    assert re.search(r"<li>.*: all, unweighted, site <bdi>north</bdi>, since .*2020.*, until .*2099.*, <a href", listed)
+
+
 def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(service: Service) -> None:
     service.add_case("alone", cell_png(1))
     frozen = frozen_page(service, ALL)
