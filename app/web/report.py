@@ -21,7 +21,7 @@ from app.releases.service import all_releases, champion_since, class_names, read
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
-from app.web.page import ManagerForm, ViewerPage
+from app.web.page import ManagerForm, Page, ViewerPage
 from app.web.render import redirect_to, render_page
 
 #: Tables that a report offers as CSV.
@@ -215,11 +215,13 @@ _VIEWING = [Depends(RequireScope("metrics:read"))]
 
 
 def _report_filter(
+    request: Request,
     partition: Annotated[Literal["evaluation", "calibration", "all"], Query()] = "evaluation",
     weighting: Annotated[Literal["ipw", "none"], Query()] = "ipw",
     site: Annotated[PageText, Query(max_length=200)] = "",
 ) -> ReportFilter:
-    return ReportFilter(partition, weighting, site or None)
+    request.state.chosen = chosen = ReportFilter(partition, weighting, site or None)  # for a refused form
+    return chosen
 
 
 _Filter = Annotated[ReportFilter, Depends(_report_filter)]
@@ -263,12 +265,17 @@ def report_numbers(name: str, context: AppContext, principal: _Viewer, chosen: _
     return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
 
 
+def _show_report_of_form(page: Page) -> Response:
+    chosen = getattr(page.request.state, "chosen", ReportFilter())
+    return show_report(page.request, page.context, page.principal, chosen)
+
+
 @router.post("/report/targets")
-@back_to(lambda page: show_report(page.request, page.context, page.principal, ReportFilter()))
-def change_targets(page: ManagerForm, form: Annotated[TargetsForm, Form()]) -> Response:
+@back_to(_show_report_of_form)
+def change_targets(page: ManagerForm, form: Annotated[TargetsForm, Form()], chosen: _Filter) -> Response:
     """Set the laboratory's own targets."""
     report_service.set_targets(page.session, page.context.keys.audit, page.principal, form.targets())
-    return redirect_to("/report")
+    return redirect_to(f"/report?{chosen.query}")
 
 
 @router.get("/report/frozen/{evaluation_id}.{kind}", dependencies=_VIEWING)

@@ -44,6 +44,7 @@ from tests.support.service import Service, cell_png, collect, raising, store
 from tests.support.tiny_release import edit_release
 
 ALL = {"partition": "all", "weighting": "none"}
+HTML = {"Accept": "text/html"}
 
 
 def n_jobs(service: Service) -> int:
@@ -158,13 +159,17 @@ def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     form = {"disagreement_gap": "7,5", "leading_gap": "5", "caught": "62.5", "agreement": "99.6", "hours": "80.4"}
     assert service.call("viewer", "POST", "/report/targets", data=form | {"reason": "ours"}).status_code == 403
     assert service.call("admin", "POST", "/report/targets", data=form).status_code == 422  # no reason
-    answer = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"}, follow_redirects=False)
-    assert answer.status_code == 303
+    (sent,) = re.findall(r'formaction="([^"]*)"', report_page(service, "admin", **ALL))
+    refused = service.call("admin", "POST", unescape(sent), data=form, headers=HTML)
+    assert 'value="none" selected' in refused.text
+    answer = service.call("admin", "POST", unescape(sent), data=form | {"reason": "ours"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/report?partition=all&weighting=none")
     page = service.get("viewer", "/report", params=ALL).text  # at once, of the same report
     for target in ("within 7.5 points", "at least 62.5%", "at least 99.6%", "within 80.4 hours"):
         assert f"Target: {target}" in page
     again = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"})
     assert again.status_code == 409
+    assert service.call("admin", "POST", "/report/targets?partition=none", data=form, headers=HTML).status_code == 422
     for wrong in ({"caught": "many"}, {"hours": "0"}, {"agreement": "101"}):
         assert service.call("admin", "POST", "/report/targets", data=form | wrong).status_code == 422
     assert service.one(select(func.count(ReportTargets.id))) == 1
