@@ -83,7 +83,7 @@ def gettext(message: str, **values: Any) -> str:
     return get_page_catalogue().gettext(message) % values
 
 
-def ngettext(one: str, many: str, n: int, **values: Any) -> str:
+def ngettext(one: str, many: str, n: int, /, **values: Any) -> str:
     """Translate a sentence with a number, ``%(n)s`` unless it is given."""
     return get_page_catalogue().ngettext(one, many, n) % ({"n": n} | values)
 

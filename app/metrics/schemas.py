@@ -372,6 +372,7 @@ class EvaluationOut(ResponseModel):
     message: Sentence
     error: Sentence | None
     created_at: datetime
+    question: EvaluationIn
     release: str | None
     snapshot_sha256: str | None
     document: dict[str, Any] | None

@@ -81,11 +81,15 @@ def count_corrections(session: Session, case_ids: Collection[uuid.UUID]) -> Corr
 
 
 def compare_with_champion(
-    session: Session, context: ServiceContext, release_id: uuid.UUID, question: CohortQuery
+    session: Session,
+    context: ServiceContext,
+    release_id: uuid.UUID,
+    question: CohortQuery,
+    champion_id: uuid.UUID | None = None,
 ) -> ComparisonOut:
-    """Compare a release with the champion on cases that both predicted and neither was trained on."""
+    """Compare a release with the champion, or one in its place, on cases of both that trained neither."""
     # Cases and weights are the champion's: whom to ask was its decision.
-    champion_id, home = served_release_id(session), context.settings.home
+    champion_id, home = champion_id or served_release_id(session), context.settings.home
     other, champion = existing_release(session, release_id), existing_release(session, champion_id)
     classes = class_codes(other)
     columns = load_current_dataset(session, home, champion_id, classes)

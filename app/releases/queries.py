@@ -35,23 +35,23 @@ def champion_since(session: Session) -> datetime | None:
     if alias is None:
         return None
     return next(
-        (at for at, _ in _champion_moves(session, alias)), existing_release(session, alias.release_id).created_at
+        (at for at, _ in _champion_moves(session, alias.release_id)),
+        existing_release(session, alias.release_id).created_at,
     )
 
 
-def previous_champion(session: Session) -> ReleaseRow | None:
-    """The release that the champion replaced; None where it replaced none."""
-    alias = get_champion_alias(session)
-    moves = [] if alias is None else _champion_moves(session, alias)
-    before = next((before for _, before in moves), None)
+def previous_champion(session: Session, release_id: uuid.UUID) -> ReleaseRow | None:
+    """The champion that a release replaced, or would replace if it never was one; None where it replaced none."""
+    moves, champion_id = _champion_moves(session, release_id), str(served_release_id(session))
+    before = next((before for _, before in moves), None if champion_id == str(release_id) else champion_id)
     return None if before is None else release_by_id(session, uuid.UUID(before))
 
 
-def _champion_moves(session: Session, alias: Alias) -> list[tuple[datetime, str | None]]:
-    """When the present champion became it, newest first, and the identifier of the one that it replaced."""
+def _champion_moves(session: Session, release_id: uuid.UUID) -> list[tuple[datetime, str | None]]:
+    """When a release became champion, newest first, and the identifier of the one that it replaced."""
     events = (
         select(AuditEvent.created_at, AuditEvent.details)
-        .where(AuditEvent.object == str(alias.release_id), AuditEvent.action.in_(("release.add", "alias.move")))
+        .where(AuditEvent.object == str(release_id), AuditEvent.action.in_(("release.add", "alias.move")))
         .order_by(AuditEvent.sequence.desc())
     )
     moves = session.execute(events)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, undefer
 from app.audit.chain import events
 from app.context import ServiceContext
 from app.database.engine import insert_if_absent
-from app.database.tables import Case, Job, PolicyRow, PublishedReportRow, ReadRequest, time_of
+from app.database.tables import Case, Job, PublishedReportRow, ReadRequest, time_of
 from app.http.errors import InvalidValue
 from app.http.principal import Principal
 from app.jobs import service
@@ -25,12 +25,13 @@ from app.metrics.service import CohortQuery
 from app.releases.service import get_champion_alias
 from app.reports.report import build_report
 from app.reports.schemas import PublishedReport, ReportBody
+from app.triage.service import current_policy, threshold_of
 from ml.messages import Message, packed
 from secondread import __version__
 
 KIND = "report"
 #: What a report is made by, at the beginning of its basis; the number changes with what reports have inside.
-_MADE_BY = f"{__version__} 2 "
+_MADE_BY = f"{__version__} 3 "
 #: A report stays for this long at least, and for this many times as long as it took to make.
 PAUSE = timedelta(minutes=1)
 _REST = 20
@@ -130,17 +131,18 @@ def _report_pause(row: PublishedReportRow) -> timedelta:
 
 
 def _report_basis(session: Session) -> str:
-    # The estimators, the champion, the policy, the last change of any case, and how many planned reads are overdue.
-    alias = get_champion_alias(session)
-    policy = session.execute(select(func.max(PolicyRow.version))).scalar_one()
+    # The estimators, the champion, the policy with its threshold today, overdue planned reads, and the last change of
+    # any case.
+    alias, policy = get_champion_alias(session), current_policy(session)
     due = select(func.count()).where(
         ReadRequest.round == "planned",
         ReadRequest.state.in_(("open", "leased")),
         ReadRequest.due_at <= time_of(session),
     )
     served = None if alias is None else alias.release_id
+    threshold = threshold_of(session, policy, time_of(session))
     n_due, last = session.execute(due).scalar_one(), events.last_change(session)
-    return f"{_MADE_BY}{served} {policy} {n_due} {last}"
+    return f"{_MADE_BY}{served} {policy.version} {threshold} {n_due} {last}"
 
 
 def _delete_old_reports(session: Session, row: PublishedReportRow) -> None:

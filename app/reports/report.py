@@ -17,7 +17,7 @@ from app.database.tables import time_of
 from app.http.formats import templates_in
 from app.http.models import MetricOut
 from app.metrics import service as metric_service
-from app.releases.service import previous_champion, served_release_id
+from app.releases.service import previous_champion
 from app.reports import statistics
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, ReportParts
 from app.reports.second_reads import RequestedReads, apply_policy
@@ -112,17 +112,18 @@ def round_additive_parts(document: metric_service.MetricsBody) -> dict[str, Metr
     return dict(zip(("EL", "CL_paired", "DL"), (one.model_copy(update={"value": v}) for one, v in values), strict=True))
 
 
-def csv_report(document: metric_service.MetricsBody) -> str:
-    """Every metric, one row each."""
+def csv_report(document: metric_service.FrozenDocument) -> str:
+    """Every metric, one row each, with what it covers."""
     stream = io.StringIO()
     writer = csv.writer(stream)
     ends = ("low", "high", "low_new", "high_new")
     columns = ("value", "se", *ends, "n", "dropped", "ess", "horvitz_thompson", "largest_weight")
     assisted = ("value", "se", "low", "high")
-    writer.writerow(["metric", *columns, *(f"model_assisted_{column}" for column in assisted)])
+    covered = document.question.model_dump(mode="json") | {"release": document.release}
+    writer.writerow(["metric", *columns, *(f"model_assisted_{column}" for column in assisted), *covered])
     for name, estimate in document.metrics.items():
         also = [getattr(estimate.model_assisted, column, None) for column in assisted]
-        writer.writerow([name, *(getattr(estimate, column) for column in columns), *also])
+        writer.writerow([name, *(getattr(estimate, column) for column in columns), *also, *covered.values()])
     return stream.getvalue()
 
 
@@ -161,9 +162,13 @@ def load_report_cohort(
 def compare_with_last_release(
     session: Session, context: ServiceContext, release_id: uuid.UUID, question: metric_service.CohortQuery
 ) -> metric_service.ComparisonOut | None:
-    """Compare the champion with the one before it; None of another release, or without one before."""
-    before = previous_champion(session) if release_id == served_release_id(session) else None
-    return None if before is None else metric_service.compare_with_champion(session, context, before.id, question)
+    """Compare a release with the champion before it; None without one before."""
+    before = previous_champion(session, release_id)
+    return (
+        None
+        if before is None
+        else metric_service.compare_with_champion(session, context, before.id, question, release_id)
+    )
 
 
 def build_findings(

@@ -68,12 +68,13 @@ class WeekOut(ResponseModel):
 
 
 class WorkloadOut(ResponseModel):
-    """Reads of the last weeks, the oldest first; ``seconds`` per read, null without timed reads."""
+    """Reads of the last weeks, the oldest first; ``seconds`` per read; null without timed reads, or without cells."""
 
     weeks: list[WeekOut]
     n_waiting: int
     n_overdue: int
     seconds: float | None
+    received_per_week: float | None
     closing: DurationOut
 
 

@@ -1,5 +1,6 @@
 """Second reads that the policy in force requests among the evaluated cells."""
 
+import math
 import uuid
 from dataclasses import dataclass
 from typing import Literal
@@ -25,8 +26,9 @@ class RequestedReads:
     by: ScoreName
     # cells that are unlike the training cells come first, near-duplicates last
     score: FloatArray
-    # 1 if the rule selects the cell, 0 if not; of graded reads their probability. Random-sample reads are extra
-    selected: FloatArray
+    # 1 if the rule selects the cell, 0 if not; of graded reads their probability; None while a daily rule has no
+    # threshold. Random-sample reads are extra
+    selected: FloatArray | None
 
 
 def apply_policy(session: Session, release_id: uuid.UUID, cohort: metric_service.Cohort) -> RequestedReads:
@@ -45,5 +47,5 @@ def apply_policy(session: Session, release_id: uuid.UUID, cohort: metric_service
         policy_version=current_policy(session).version,
         by=by,
         score=np.where(unlike, 1.0, np.where(near, 0.0, score)),
-        selected=pi if rule.score == "graded" else (pi >= 1).astype(np.float64),
+        selected=None if math.isinf(rule.threshold) else pi if rule.score == "graded" else (pi >= 1).astype(np.float64),
     )

@@ -1,11 +1,12 @@
 """Opening sentences of a report, each with the laboratory's own target."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from app.http.languages import gettext, gettext_noop, localize_decimal, ngettext
 from app.http.models import MetricOut
-from app.reports.schemas import DurationOut, ReportBody, SaidOut, SecondReadsOut
+from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut
 from app.reports.targets import TargetsOut
 
 State = Literal["met", "met-so-far", "missed-so-far", "missed", "unknown"]
@@ -64,17 +65,21 @@ def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[Report
             _CONFIDENCE_WORDS,
         )
         or _unknown(gettext_noop("too few cells with a confident prediction have a label")),
-        "triage": _second_reads_answer(findings.second_reads, targets.caught),
+        "triage": _second_reads_answer(findings, targets.caught),
         "pairs": _agreement_answer(findings.agreement, targets.agreement),
         "weeks": _turnaround_answer(findings.answering, targets.hours),
     }
     points, share = gettext_noop("within %(gap)s points"), gettext_noop("at least %(share)s")
+    better = gettext_noop("at least %(share)s, and more than at random")
+    hours = localize_decimal(f"{targets.hours:g}")
     wanted = {
         "disagreement": gettext(points, gap=localize_decimal(f"{100 * targets.disagreement_gap:g}")),
         "classes": gettext(points, gap=localize_decimal(f"{100 * targets.leading_gap:g}")),
-        "triage": gettext(share, share=format_percent(targets.caught)),
-        "pairs": gettext(share, share=format_percent(targets.agreement)),
-        "weeks": gettext("within %(time)s", time=format_hours(targets.hours)),
+        "triage": gettext(better, share=format_rate(targets.caught)),
+        "pairs": gettext(share, share=format_rate(targets.agreement)),
+        "weeks": gettext(
+            "within %(time)s", time=ngettext("%(n)s hour", "%(n)s hours", math.ceil(targets.hours), n=hours)
+        ),
     }
     return [
         ReportSentence(name, gettext(QUESTIONS[name]), text, wanted[name], state)
@@ -131,7 +136,10 @@ def _calibration_answer(
     return gettext(words, verdict=gettext(verdict), **shown), _compare_with_target(off, -gap, gap)
 
 
-def _second_reads_answer(found: SecondReadsOut, target: float) -> _Answer:
+def _second_reads_answer(findings: FindingsOut, target: float) -> _Answer:
+    found = findings.second_reads
+    if found.share is None and findings.n_cases:
+        return _unknown(gettext_noop("too few earlier cells for a threshold"))
     if found.share is None or found.caught is None or found.caught.value is None:
         return _unknown(gettext_noop("no two annotators have disagreed yet"))
     text = gettext(
@@ -140,9 +148,8 @@ def _second_reads_answer(found: SecondReadsOut, target: float) -> _Answer:
         share=format_percent(found.share),
         caught=_percent_with_interval(found.caught),
     )
-    if found.caught.value <= found.share:
-        return text, "missed"
-    return text, _compare_with_target(_interval_of_metric(found.caught), target, 1.0)
+    least = target if found.share >= 1 else max(target, math.nextafter(found.share, 1.0))
+    return text, _compare_with_target(_interval_of_metric(found.caught), least, 1.0)
 
 
 def _agreement_answer(found: MetricOut | None, target: float) -> _Answer:
@@ -196,10 +203,10 @@ def format_percent(value: float | None) -> str:
 def format_rate(value: float | None) -> str:
     """A share that somebody set, with its decimals in per cent.
 
-    >>> format_rate(0.1), format_rate(0.025), format_rate(None)
-    ('10%', '2.5%', '–')
+    >>> format_rate(0.1), format_rate(0.9995), format_rate(None)
+    ('10%', '99.95%', '–')
     """
-    return "–" if value is None else localize_decimal(f"{100 * value:.3g}%")
+    return "–" if value is None else localize_decimal(f"{100 * value:.6g}%")
 
 
 def _percent_with_interval(found: MetricOut) -> str:

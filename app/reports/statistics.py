@@ -1,5 +1,6 @@
 """Statistics of a report: shares with intervals, clustered by patient; workload and turnaround times (Kaplan-Meier)."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -152,8 +153,10 @@ def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
 def _caught_by_second_reads(cohort: Cohort, twice: _Mask, requested: RequestedReads) -> SecondReadsOut:
     sample, selected = _select_sample(cohort, twice, cohort.weight2), requested.selected
     observed = observed_disagreement(cohort.columns.label_counts[sample.rows])
-    caught = _share_of(selected[sample.rows] * observed, observed, sample) if observed.any() else None
-    share = float(selected.mean()) if selected.size else None
+    share = caught = None
+    if selected is not None and selected.size:
+        caught = _share_of(selected[sample.rows] * observed, observed, sample) if observed.any() else None
+        share = float(selected.mean())
     return SecondReadsOut(policy_version=requested.policy_version, by=requested.by, share=share, caught=caught)
 
 
@@ -242,14 +245,14 @@ def simulate_second_read_shares(
     cohort: Cohort, requested: RequestedReads, workload: WorkloadOut
 ) -> Iterator[WhatIfOut]:
     """Simulate second reads of each share of the cases, in the order of the rule in force."""
-    per_week, seconds = _cases_per_week(workload), workload.seconds
+    per_week, seconds = workload.received_per_week, workload.seconds
     data, rows = cohort.columns, np.flatnonzero(_read_twice(cohort))
     weight = None if cohort.weight2 is None else cohort.weight2[rows]
     counts = data.label_counts[rows]
     if rows.size < 2 or not observed_disagreement(counts).any():
         return
     recalls = triage_recall(counts, requested.score[rows], SHARES, sample_weight=weight, cluster=data.cluster[rows])
-    thresholds = np.quantile(requested.score, 1 - np.array(SHARES)).tolist()
+    thresholds = thresholds_for_shares(requested.score)
     for share, recall, threshold in zip(SHARES, recalls, thresholds, strict=True):
         reads = None if per_week is None else share * per_week
         yield WhatIfOut(
@@ -261,13 +264,17 @@ def simulate_second_read_shares(
         )
 
 
-def _cases_per_week(workload: WorkloadOut) -> float | None:
-    """Cases of a whole week on average, since the first in which any came; in the first week those so far, if any."""
-    *whole, this_week = [week.received for week in workload.weeks]
-    begun = next((place for place, count in enumerate(whole) if count), None)
-    if begun is None:
-        return float(this_week) if this_week else None
-    return sum(whole[begun:]) / len(whole[begun:])
+def thresholds_for_shares(score: FloatArray) -> list[float]:
+    """For each share the shortest number below 1 that so many of the scores are above; equal scores stay together."""
+    values, counts = np.unique(np.concatenate(([0.0], score, [1.0])), return_counts=True)
+    above = counts[::-1].cumsum()[::-1] - counts - 1
+    places = [min(int((above > round(share * score.size)).sum()), values.size - 2) for share in SHARES]
+    return [_shortest_between(*values[place : place + 2].tolist()) for place in places]
+
+
+def _shortest_between(low: float, high: float) -> float:
+    rounded = (math.ceil(low * 10**digits) / 10**digits for digits in range(1, 16))
+    return next((value for value in rounded if low <= value < high), low)
 
 
 _Z = 1.959963984540054
@@ -348,9 +355,16 @@ def summarise_workload(session: Session, at: datetime, site: str | None = None) 
         n_waiting=n_waiting,
         n_overdue=n_overdue,
         seconds=typical,
+        received_per_week=_received_per_week(closing, at),
         closing=_estimate_span_duration(closing, at),
     )
     return workload, _estimate_span_duration(requests, at)
+
+
+def _received_per_week(spans: list[_TimeSpan], at: datetime) -> float | None:
+    """Cases per week since the first one; in the first week those so far, if any."""
+    days = max(7.0, (at - min((span.begun for span in spans), default=at)) / timedelta(days=1))
+    return 7 * len(spans) / days if spans else None
 
 
 def _week_start(moment: datetime) -> date:
@@ -392,10 +406,13 @@ def _read_case_spans(session: Session, since: datetime, site: str | None) -> lis
 
 
 def _read_timed_labels(session: Session, since: datetime, site: str | None) -> list[tuple[datetime, float | None]]:
-    # a gallery's labels answer no read
+    # a gallery's labels answer no read, nor do those of an outside system
     read = or_(CountedLabel.blind.is_(True), CountedLabel.reading_seconds.is_not(None))
-    query = select(CountedLabel.created_at, CountedLabel.reading_seconds).where(
-        CountedLabel.created_at >= since, CountedLabel.kind == "label", read
+    query = (
+        select(CountedLabel.created_at, CountedLabel.reading_seconds)
+        .join(Annotator, Annotator.id == CountedLabel.annotator_id)
+        .where(CountedLabel.created_at >= since, CountedLabel.kind == "label")
+        .where(Annotator.account_id.is_not(None), read)
     )
     if site is not None:
         query = query.join(Case, Case.id == CountedLabel.case_id).where(Case.site == site)

@@ -168,7 +168,7 @@ def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float,
         return math.inf
     share = (capacity_per_day * days / scores.size - audit_rate) / (1 - audit_rate) if audit_rate < 1 else 0.0
     if share <= 0:
-        return math.inf
+        return 1.0
     return float(np.quantile(scores, 1 - share)) if share < 1 else 0.0
 
 

@@ -171,7 +171,8 @@ def load_recalibration_view(session: Session, context: ServiceContext) -> Recali
     last = next((job for job in jobs if job.kind == "recalibration" and job.state not in OPEN), None)
     made = last.result if last is not None else None
     row = None if made is None else _find_parent_release(session, str(made["release"]))
-    champion, back = releases_service.get_champion_alias(session), releases_service.previous_champion(session)
+    champion = releases_service.get_champion_alias(session)
+    back = None if champion is None else releases_service.previous_champion(session, champion.release_id)
     known = row is not None and releases_service.find_gate_fault(row.card) is None
     against = None
     if row is not None and known and champion is not None:

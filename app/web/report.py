@@ -17,11 +17,11 @@ from app.http.languages import class_name
 from app.http.models import MetricOut, PageText
 from app.http.principal import Principal
 from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, EvaluationOut, Partition, Weighting
-from app.releases.service import champion_since, class_names, reading_classes
+from app.releases.service import all_releases, champion_since, class_names, reading_classes
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
 from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
-from app.web.page import ManagerForm, ViewerPage
+from app.web.page import ManagerForm, Page, ViewerPage
 from app.web.render import redirect_to, render_page
 
 #: Tables that a report offers as CSV.
@@ -59,6 +59,8 @@ class ReportPage:
     report: report_service.DrawnReport | None
     targets: report_service.TargetsOut
     frozen: list[EvaluationOut]
+    # names of the releases by their identifiers
+    releases: Mapping[str, str]
 
 
 def load_latest_report(
@@ -81,7 +83,8 @@ def report_page(context: ServiceContext, principal: Principal, chosen: ReportFil
             if published.body is None
             else report_service.draw_report(published.body, targets, _names_of(session, published.body))
         )
-    return ReportPage(published, drawing, targets, listed)
+        releases = {str(row.id): row.name for row in all_releases(session)}
+    return ReportPage(published, drawing, targets, listed, releases)
 
 
 def _names_of(session: Session, body: report_service.ReportBody) -> Mapping[str, str]:
@@ -98,7 +101,9 @@ class WhatIf:
     rows: list[report_service.WhatIfOut]
     # the row of the share that is asked for
     asked: report_service.WhatIfOut | None
-    # what the policy in force reads twice
+    # version of the policy that orders them
+    version: int
+    # what it reads twice while it is in force
     today: report_service.SecondReadsOut | None
     n_cases: int
     # the operating curve with today's share
@@ -107,16 +112,17 @@ class WhatIf:
     designs: list[DesignOut]
 
 
-def compute_what_if(context: ServiceContext, principal: Principal | None, share: int) -> WhatIf:
+def compute_what_if(context: ServiceContext, principal: Principal | None, share: int, version: int) -> WhatIf:
     """Simulate reading a share of the cases twice, in per cent: cases caught and cost."""
     published = load_latest_report(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, None, 0, report_service.draw_operating_curve([], None), [])
-    rows, today = body.what_if, body.findings.second_reads
+        return WhatIf(published, [], None, version, None, 0, report_service.draw_operating_curve([], None), [])
+    rows, of = body.what_if, body.findings.second_reads
+    today = of if of.policy_version == version else None
     chosen_row = next((row for row in rows if round(100 * row.share) == share), None)
     plot = report_service.draw_operating_curve(rows, today)
-    return WhatIf(published, rows, chosen_row, today, body.document.n_cases, plot, body.designs)
+    return WhatIf(published, rows, chosen_row, of.policy_version, today, body.document.n_cases, plot, body.designs)
 
 
 def load_chart_csv(
@@ -209,11 +215,13 @@ _VIEWING = [Depends(RequireScope("metrics:read"))]
 
 
 def _report_filter(
+    request: Request,
     partition: Annotated[Literal["evaluation", "calibration", "all"], Query()] = "evaluation",
     weighting: Annotated[Literal["ipw", "none"], Query()] = "ipw",
     site: Annotated[PageText, Query(max_length=200)] = "",
 ) -> ReportFilter:
-    return ReportFilter(partition, weighting, site or None)
+    request.state.chosen = chosen = ReportFilter(partition, weighting, site or None)  # for a refused form
+    return chosen
 
 
 _Filter = Annotated[ReportFilter, Depends(_report_filter)]
@@ -257,12 +265,17 @@ def report_numbers(name: str, context: AppContext, principal: _Viewer, chosen: _
     return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
 
 
+def _show_report_of_form(page: Page) -> Response:
+    chosen = getattr(page.request.state, "chosen", ReportFilter())
+    return show_report(page.request, page.context, page.principal, chosen)
+
+
 @router.post("/report/targets")
-@back_to(lambda page: show_report(page.request, page.context, page.principal, ReportFilter()))
-def change_targets(page: ManagerForm, form: Annotated[TargetsForm, Form()]) -> Response:
+@back_to(_show_report_of_form)
+def change_targets(page: ManagerForm, form: Annotated[TargetsForm, Form()], chosen: _Filter) -> Response:
     """Set the laboratory's own targets."""
     report_service.set_targets(page.session, page.context.keys.audit, page.principal, form.targets())
-    return redirect_to("/report")
+    return redirect_to(f"/report?{chosen.query}")
 
 
 @router.get("/report/frozen/{evaluation_id}.{kind}", dependencies=_VIEWING)
@@ -296,8 +309,8 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     """The reading policy, its versions, and what second reads would catch if others were asked for."""
     policies = list_policies(page.session)
     versions, draws = policies.items, policies.draws
-    what_if = compute_what_if(page.context, page.principal, share)
     stored, now = PolicyForm.of(versions[0]), versions[0]
+    what_if = compute_what_if(page.context, page.principal, share, now.version)
     urgent = UrgentRow.typed(page.refused.at("/policy").typed) or [UrgentRow.of(rule) for rule in now.urgent]
     urgent += [UrgentRow()] * max(1, URGENT_ROWS - len(urgent))
     classes = reading_classes(page.session) if champion_since(page.session) else []

@@ -5,10 +5,12 @@ import io
 import re
 from datetime import timedelta
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 from urllib.parse import urlencode
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -22,18 +24,27 @@ from app.metrics.schemas import BinOut
 from app.reports import publishing, report
 from app.reports.charts import ReadersAnnex, build_readers_annex, draw_reliability
 from app.reports.publishing import read_published_report
-from app.reports.report import STYLE, build_report
+from app.reports.report import STYLE, build_report, compare_with_last_release
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut, SecondReadsOut
 from app.reports.second_reads import RequestedReads
 from app.reports.sentences import VERDICTS, write_report_sentences
-from app.reports.statistics import compute_findings, estimate_duration, rank_confused_pairs
+from app.reports.statistics import (
+    SHARES,
+    compute_findings,
+    estimate_duration,
+    rank_confused_pairs,
+    thresholds_for_shares,
+)
 from app.reports.targets import TargetsOut
 from ml.util.arrays import FloatArray
+from tests.app.test_leases import set_policy
 from tests.support.jobs import finish_job, work_off
 from tests.support.reports import make_reports, report_page
 from tests.support.service import Service, cell_png, collect, raising, store
+from tests.support.tiny_release import edit_release
 
 ALL = {"partition": "all", "weighting": "none"}
+HTML = {"Accept": "text/html"}
 
 
 def n_jobs(service: Service) -> int:
@@ -109,6 +120,17 @@ def test_a_report_is_made_anew_once_something_has_changed_and_not_too_often(serv
     assert "newer labels" not in service.get("viewer", "/report", params=ALL).text
 
 
+@pytest.mark.parametrize("rule", ["capacity", "graded"])
+def test_a_report_by_a_daily_rule_follows_the_threshold_of_the_day(service: Service, rule: str) -> None:
+    collect(service, [cell_png(number) for number in range(24)], patients=True)
+    set_policy(service, rule=rule, threshold=None, capacity_per_day=12)
+    assert "Not yet available: too few earlier cells for a threshold." in report_page(service, **ALL)
+    service.clock.ahead = timedelta(days=1)
+    assert "newer labels" in service.get("viewer", "/report", params=ALL).text
+    assert re.search(r"Second reads of \d+% of the cells catch", report_page(service, **ALL))
+    assert "newer labels" not in service.get("viewer", "/report", params=ALL).text
+
+
 def test_a_report_that_fails_says_so_and_is_tried_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.get("viewer", "/report")
     monkeypatch.setattr(publishing, "build_report", raising(OSError("no space left")))
@@ -134,21 +156,25 @@ def test_lists_of_jobs_leave_out_what_pages_ask_for(service: Service) -> None:
 def test_targets_are_set_by_admins_and_only_added_to(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(12)], patients=True)
     assert "Target: at least 60%" in report_page(service, **ALL)
-    form = {"disagreement_gap": "7,5", "leading_gap": "5", "caught": "72", "agreement": "80", "hours": "24"}
+    form = {"disagreement_gap": "7,5", "leading_gap": "5", "caught": "62.5", "agreement": "99.6", "hours": "80.4"}
     assert service.call("viewer", "POST", "/report/targets", data=form | {"reason": "ours"}).status_code == 403
     assert service.call("admin", "POST", "/report/targets", data=form).status_code == 422  # no reason
-    answer = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"}, follow_redirects=False)
-    assert answer.status_code == 303
+    (sent,) = re.findall(r'formaction="([^"]*)"', report_page(service, "admin", **ALL))
+    refused = service.call("admin", "POST", unescape(sent), data=form, headers=HTML)
+    assert 'value="none" selected' in refused.text
+    answer = service.call("admin", "POST", unescape(sent), data=form | {"reason": "ours"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/report?partition=all&weighting=none")
     page = service.get("viewer", "/report", params=ALL).text  # at once, of the same report
-    for target in ("within 7.5 points", "at least 72%", "within 24 hours"):
+    for target in ("within 7.5 points", "at least 62.5%", "at least 99.6%", "within 80.4 hours"):
         assert f"Target: {target}" in page
     again = service.call("admin", "POST", "/report/targets", data=form | {"reason": "ours"})
     assert again.status_code == 409
+    assert service.call("admin", "POST", "/report/targets?partition=none", data=form, headers=HTML).status_code == 422
     for wrong in ({"caught": "many"}, {"hours": "0"}, {"agreement": "101"}):
         assert service.call("admin", "POST", "/report/targets", data=form | wrong).status_code == 422
     assert service.one(select(func.count(ReportTargets.id))) == 1
     (event,) = service.document("/v1/audit-events", "admin", action="targets.change")["items"]
-    assert (event["details"]["caught"], event["reason"]) == ([0.6, 0.72], "ours")
+    assert (event["details"]["caught"], event["reason"]) == ([0.6, 0.625], "ours")
 
 
 @pytest.mark.both_databases
@@ -256,12 +282,41 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert "Altair" not in frozen
 
 
+def test_a_frozen_report_states_what_it_covers(service: Service) -> None:
+    store(service, "one", cell_png(1), {"r0": 0, "r1": 1}, site="north")
+    period = {"since": "2020-01-01T00:00:00Z", "until": "2099-06-01T00:00:00Z"}
+    frozen = frozen_page(service, ALL | {"site": "north"} | period)
+    assert re.search(
+        r"all; weighting: none; site: <bdi>north</bdi>; since: .*2020-01-01.*; until: .*2099-06-01", frozen
+    )
+    assert len(said(frozen)) == 4  # the last 13 weeks are another period
+    made = service.document("/v1/evaluations")["items"][0]
+    rows = list(csv.DictReader(io.StringIO(service.get("viewer", f"/report/frozen/{made['id']}.csv").text)))
+    for row in rows:
+        assert row.items() >= (made["question"] | {"release": made["release"]}).items()
+    listed = service.get("viewer", "/report").text
+    assert re.search(r"<li>.*: all, unweighted, site <bdi>north</bdi>, since .*2020.*, until .*2099.*, <a href", listed)
+
+
 def test_a_frozen_report_of_a_service_without_labels_says_what_is_missing(service: Service) -> None:
     service.add_case("alone", cell_png(1))
     frozen = frozen_page(service, ALL)
     assert len(said(frozen)) == 5
     assert "Not yet available: " in frozen
     assert annex(service).sentences == ["There are no labels yet."]
+
+
+def test_a_release_is_compared_with_the_champion_before_it(
+    service: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    collect(service, [cell_png(number) for number in range(8)], patients=True)
+    releases = [service.document("/v1/releases")["items"][0]["id"]]
+    for serve, name in ((service.serve, "b"), (service.serve, "c"), (service.put_release, "never the champion")):
+        made = serve(edit_release(tiny_release, tmp_path / name, name=name))
+        releases.append(made if isinstance(made, str) else str(made.id))
+    with service.context.database.read_moment() as session:
+        found = [compare_with_last_release(session, service.context, UUID(one), CohortQuery()) for one in releases]
+    assert [one and (one.release, one.champion) for one in found] == [None, *pairwise(releases)]
 
 
 def test_serving_draws_nothing_with_the_library_for_charts() -> None:
@@ -348,20 +403,26 @@ def test_a_sentence_says_whether_what_was_said_is_right(body: ReportBody) -> Non
 
 
 def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -> None:
-    def state(value: float, low: float, high: float) -> str:
-        caught = body.findings.second_reads.model_copy(update={"share": 0.3, "caught": estimate(value, low, high)})
+    def state(value: float, low: float, high: float, share: float = 0.3) -> str:
+        caught = body.findings.second_reads.model_copy(update={"share": share, "caught": estimate(value, low, high)})
         changed = body.model_copy(update={"findings": body.findings.model_copy(update={"second_reads": caught})})
         third = write_report_sentences(changed, TARGETS)[2]
         ends = f"{100 * value:.0f}% (95% CI {100 * low:.0f}–{100 * high:.0f}%)"
-        begin = f"Second reads of 30% of the cells catch {ends} of the disagreements"
-        assert third.text == f"{begin}; random second reads would catch 30%."
+        begin = f"Second reads of {share:.0%} of the cells catch {ends} of the disagreements"
+        assert third.text == f"{begin}; random second reads would catch {share:.0%}."
+        assert third.target == "at least 60%, and more than at random"
         return third.state
 
     assert state(0.59, 0.44, 0.74) == "missed-so-far"
     assert state(0.50, 0.44, 0.58) == "missed"
     assert state(0.65, 0.55, 0.74) == "met-so-far"
     assert state(0.70, 0.61, 0.78) == "met"
-    assert state(0.30, 0.10, 0.70) == "missed"  # no better than chance
+    assert state(0.30, 0.10, 0.70) == "missed-so-far"  # no better than chance
+    assert state(0.20, 0.10, 0.30) == "missed"
+    assert state(0.75, 0.65, 0.85, 0.75) == "missed-so-far"
+    assert state(0.75, 0.65, 0.85, 0.70) == "met-so-far"
+    assert state(0.75, 0.61, 0.80, 0.80) == "missed"
+    assert state(1.0, 0.9, 1.0, 1.0) == "met"  # every cell is read twice
 
 
 def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
@@ -375,11 +436,11 @@ def test_without_an_answer_no_verdict_is_given(body: ReportBody) -> None:
     assert all(one.text.startswith("Not yet available: ") for one in found)
 
 
-def test_labels_of_an_outside_system_tell_nothing_of_how_soon_people_read(body: ReportBody) -> None:
+def test_labels_of_an_outside_system_tell_nothing_of_how_much_and_how_soon_people_read(body: ReportBody) -> None:
     found = body.findings.answering
     assert found.n == found.n_open > 0
     assert found.median is None
-    assert sum(week.answered for week in body.workload.weeks) == 18  # they are work that was done
+    assert {(week.answered, week.hours) for week in body.workload.weeks} == {(0, 0.0)}
 
 
 def columns_of(labels: list[list[int]], dpe: list[float], classes: int = 3) -> EvaluationDataset:
@@ -420,6 +481,15 @@ def test_the_sentence_on_second_reads_counts_what_the_rule_selects() -> None:
     assert found.caught.value == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-9])
+def test_a_threshold_as_shown_selects_its_share(spread: float) -> None:
+    score = 0.3 + spread * np.random.default_rng(3).random(101) / 2
+    for share, threshold in zip(SHARES, thresholds_for_shares(score), strict=True):
+        assert (score > threshold).sum() == round(101 * share)
+    unlike = np.repeat([0.1, 0.81, 1.0], [5, 1, 4])  # the rule selects all of those, and takes no threshold of 1
+    assert thresholds_for_shares(unlike)[0] == 0.9
+
+
 def test_sensitivity_is_the_share_of_a_classs_labels_that_lead() -> None:
     columns = columns_of([[2, 0, 0]] * 6 + [[1, 1, 0]] * 2 + [[0, 2, 0]] * 4, [0.5] * 12)
     columns.class_probs[:] = [0.6, 0.3, 0.1]
@@ -440,6 +510,17 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     assert "30% with second read: catches" in page
     assert "0.000" not in page
     assert "second reads per week" in page
+    shown = re.search(r"Threshold: ([\d.]+)\.", page)
+    assert shown is not None
+    form = {"rule": "disagreement", "threshold": shown[1], "reason": "from the page"}
+    assert service.post("admin", "/policy", data=form, follow_redirects=False).status_code == 303
+    page = service.get("viewer", "/policy").text
+    assert "in the order of policy version 1. " in page
+    assert "today " not in page
+    found = service.document("/v1/report")
+    assert found["second_reads"]["share"] == pytest.approx(0.3, abs=0.5 / found["n_cases"])
+    service.clock.ahead = timedelta(days=10)
+    assert ", 8 second reads per week" in report_page(service, path="/policy")  # 30% of 40 cells in 10/7 weeks
     assert "60% with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422

@@ -95,7 +95,7 @@ def test_capacity_is_met_on_average(seed: int, share: float) -> None:
 
 def test_capacity_without_earlier_cases_or_below_the_audit_selects_nobody() -> None:
     assert capacity_threshold(np.zeros(0), 10, 1, 0.1) == math.inf
-    assert capacity_threshold(np.random.default_rng(0).random(100), 5, 1, 0.1) == math.inf
+    assert capacity_threshold(np.random.default_rng(0).random(100), 5, 1, 0.1) == 1.0
     assert capacity_threshold(np.full(100, 0.3), 200, 1, 0.1) == 0.0
 
 
