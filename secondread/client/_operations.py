@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document cc55665560de063c.
+"""Operations of the API. Made from the OpenAPI document fca43612fe9623b8.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document cc55665560de063c.
+"""What the API takes and answers. Made from the OpenAPI document fca43612fe9623b8.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -809,6 +809,9 @@ class EvaluationOut(BaseModel):
 
     created_at: AwareDatetime
     """Time of creation, in UTC."""
+
+    question: EvaluationIn
+    """The options that it was requested with."""
 
     release: str | None
     """Id of the evaluated model release; null until it succeeded."""
@@ -2545,7 +2548,7 @@ class SecondReadsOut(BaseModel):
     """Score by which the policy orders cells: `disagreement` or `expected_gain`."""
 
     share: float | None
-    """Share of the cells that the policy selects for a second read, 0 to 1, without random-sample reads; null without cells."""
+    """Share of the cells that the policy selects for a second read, 0 to 1, without random-sample reads; null without cells, or while a daily rule has no threshold."""
 
     caught: MetricOut | None
     """Share of the disagreements in the selected cells, 0 to 1; null before the first disagreement. Random second reads would catch `share`."""
