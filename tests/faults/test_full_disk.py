@@ -1,5 +1,6 @@
 """A disk that is full, or takes no writes (F5): each path that writes says so, and everything works when it is over."""
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,19 +144,18 @@ def test_folders_that_take_no_writes_leave_labels_alone(on_small_disk: Installat
 def test_postgresql_on_a_full_disk_loses_nothing_and_serves_again(
     postgres: PostgresServer, tmp_path: Path, tiny_release: Path
 ) -> None:
-    try:
-        disk = SmallDisk(tmp_path / "small", 160)
-    except PermissionError:
-        missing("the right to mount a small file system")
-    with disk:
-        for folder in (tmp_path, *tmp_path.parents):  # each process of a run has one more
-            if not folder.stat().st_mode & 0o001:
-                folder.chmod(0o755)
-        server = PostgresServer(postgres.binaries, disk.path)
+    with tempfile.TemporaryDirectory(prefix="sr-") as short:  # the name of a socket has at most 107 bytes
+        Path(short).chmod(0o755)
         try:
-            fill_postgresql(server, disk, tmp_path / "home", tiny_release)
-        finally:
-            server.stop()
+            disk = SmallDisk(Path(short) / "small", 160)
+        except PermissionError:
+            missing("the right to mount a small file system")
+        with disk:
+            server = PostgresServer(postgres.binaries, disk.path)
+            try:
+                fill_postgresql(server, disk, tmp_path / "home", tiny_release)
+            finally:
+                server.stop()
 
 
 def fill_postgresql(server: PostgresServer, disk: SmallDisk, home: Path, release: Path) -> None:
