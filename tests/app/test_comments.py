@@ -14,7 +14,7 @@ from app.maintenance.erasure import erase_patient_everywhere
 from tests.app.test_leases import all_once, classes_of, commit, read_next, set_policy, twice
 from tests.app.test_refused_forms import account_of
 from tests.support.sabotage import undone
-from tests.support.service import Service
+from tests.support.service import Service, cell_png
 
 TEXT = "Auer rods at the upper edge"
 HTML = {"Accept": "text/html"}
@@ -89,16 +89,26 @@ def test_comments_wait_for_the_read_of_a_near_duplicate(service: Service, state:
     assert commit(service, "anna", read, classes_of(service)[0]).status_code == 201
     service.make_labels_final()
     path = f"/v1/cases/{read['case_id']}/comments"
+    service.add_case("another image", cell_png(8))
+    assert read_next(service, "anna")["case_id"] != read["case_id"]
+    read_next(service, "ben")  # the near-duplicate
     assert service.get("anna", path).status_code == 200
     other = next(case["id"] for case in (first, second) if service.known_as("anna", case["id"]) != read["case_id"])
     service.written_past = True  # the queue gives no twin, whatever a clock or an import did
     own = {"case_id": uuid.UUID(other), "annotator_id": service.one(select(Label.annotator_id))}
     at = service.context.clock()
     if state == "leased":
-        own |= {"id": uuid.uuid4(), "request_id": service.one(select(Read.request_id)), "state": state}
+        own |= {
+            "id": uuid.uuid4(),
+            "request_id": service.one(select(Read.request_id).where(Read.state == "committed")),
+            "state": state,
+        }
         service.change(insert(Read).values(**own, created_at=at, expires_at=at))
     else:
-        own |= {"label_id": service.one(select(Label.id)), "read_id": service.one(select(Read.id))}
+        own |= {
+            "label_id": service.one(select(Label.id)),
+            "read_id": service.one(select(Read.id).where(Read.state == "committed")),
+        }
         service.change(insert(ProvisionalLabel).values(**own, final_at=at + timedelta(days=1)))
     assert service.get("anna", path).status_code == 403
     assert 'id="comments"' not in service.get("anna", f"/cases/{read['case_id']}", headers={**HTML}).text

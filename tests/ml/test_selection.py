@@ -163,6 +163,17 @@ def test_the_scale_grows_with_the_budget_and_ends_where_everything_is_certain() 
     assert graded_scale(np.zeros(0), 0.5, 0.1) == 0
 
 
+def test_the_promised_length_is_a_sum_over_pairs_of_cells_of_one_patient() -> None:
+    rng = np.random.default_rng(4)
+    n, weight = 30, rng.uniform(1, 5, 30)
+    pi, loss, patient = rng.uniform(0.1, 1, n), 2 + rng.normal(size=n), np.arange(n) // 3
+    sample = select_sample(np.ones(n, bool), weight, patient)
+    rest = weight * (loss - np.average(loss, weights=weight))
+    pairs = sum(rest[i] * rest[j] for i in range(n) for j in range(n) if i != j and patient[i] == patient[j])
+    variance = ((rest**2 / weight / pi).sum() + pairs) / weight.sum() / n
+    assert interval_length(pi, loss, sample, n) == pytest.approx(2 * 1.96 * np.sqrt(variance), rel=1e-12)
+
+
 @pytest.mark.slow
 def test_the_promised_length_is_what_the_design_gives() -> None:
     """Cells read twice by one design foretell the spread of an estimate by another, with patients."""
