@@ -291,7 +291,7 @@ def leak_arm(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
         return "until-case-closed" if any(request.arm == "audit" for request in requests) else None
 
     for name in ("hidden_before_final", "hidden_after_commit"):
-        monkeypatch.setattr(f"app.labels.submission.{name}", as_in_0_1_0)
+        monkeypatch.setattr(f"app.cases.service.{name}", as_in_0_1_0)
 
 
 def leak_gallery(monkeypatch: pytest.MonkeyPatch, _service: Service) -> None:
