@@ -250,6 +250,7 @@ def mutant(rng: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "count", [pytest.param(100, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.heavy)]
 )
