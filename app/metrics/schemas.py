@@ -267,6 +267,17 @@ class EvaluationIn(RequestModel):
     site: Line | None = None
 
 
+class EvaluationQuestionOut(ResponseModel):
+    """Options that a frozen evaluation was requested with."""
+
+    release: str | None
+    partition: Partition
+    weighting: Weighting
+    since: datetime | None
+    until: datetime | None
+    site: str | None
+
+
 class PairAgreementOut(ResponseModel):
     """Agreement of two annotators."""
 
@@ -372,7 +383,7 @@ class EvaluationOut(ResponseModel):
     message: Sentence
     error: Sentence | None
     created_at: datetime
-    question: EvaluationIn
+    question: EvaluationQuestionOut
     release: str | None
     snapshot_sha256: str | None
     document: dict[str, Any] | None

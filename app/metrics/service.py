@@ -46,6 +46,7 @@ from app.metrics.schemas import (
     EvaluationDocument,
     EvaluationIn,
     EvaluationOut,
+    EvaluationQuestionOut,
     EvaluationsOut,
     FrozenDocument,
     GroupOut,

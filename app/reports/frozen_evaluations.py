@@ -71,7 +71,7 @@ def _evaluation_out(
         message=job.message or "",
         error=job.error,
         created_at=job.created_at,
-        question=metric_service.EvaluationIn.model_validate(job.parameters),
+        question=metric_service.EvaluationQuestionOut.model_validate(job.parameters),
         release=None if evaluation is None else str(evaluation.release_id),
         snapshot_sha256=None if evaluation is None else evaluation.snapshot_sha256,
         document=evaluation.document if evaluation is not None and document else None,

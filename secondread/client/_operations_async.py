@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document fca43612fe9623b8.
+"""Operations of the API. Made from the OpenAPI document 0b02cb65e30e4441.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document fca43612fe9623b8.
+"""What the API takes and answers. Made from the OpenAPI document 0b02cb65e30e4441.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -810,7 +810,7 @@ class EvaluationOut(BaseModel):
     created_at: AwareDatetime
     """Time of creation, in UTC."""
 
-    question: EvaluationIn
+    question: EvaluationQuestionOut
     """The options that it was requested with."""
 
     release: str | None
@@ -821,6 +821,28 @@ class EvaluationOut(BaseModel):
 
     document: dict[str, Any] | None
     """The metrics as in `GET /v1/metrics`, with `question` and `agreement`; null in lists and until it succeeded."""
+
+
+class EvaluationQuestionOut(BaseModel):
+    """Options that a frozen evaluation was requested with."""
+
+    release: str | None
+    """Id of the model release, a UUID; null: the champion."""
+
+    partition: Literal["all", "evaluation", "calibration"]
+    """`evaluation`: patients that no calibration uses; `calibration`: the others; `all`: both."""
+
+    weighting: Literal["ipw", "none"]
+    """`ipw`: labelled cells are weighted by the inverse probability of their selection; `none`: all count the same."""
+
+    since: AwareDatetime | None
+    """Only cells stored at this time or later; null: from the first."""
+
+    until: AwareDatetime | None
+    """Only cells stored before this time; null: to the last."""
+
+    site: str | None
+    """Only cells of this site; null: all sites."""
 
 
 class EvaluationsOut(BaseModel):
