@@ -1,0 +1,303 @@
+"""Specimen: its cells' predictions, blinded labels, and the groups that are reported.
+
+Everything random is drawn in one canonical order, cells by identifier and classes by code, so that
+the order of the input changes no number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ml.annotations import Annotations
+from ml.annotators.confusions import ReaderModel
+from ml.annotators.posterior import Opinions, answer_distribution
+from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution
+from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts, as_vector
+
+#: Log concentration of a cell whose label is its truth: a limit of the formulas, not a special case.
+LABEL_IS_TRUTH = -40.0
+#: Labels that a row of an annotator's matrix weighs beyond those it was fitted from.
+ROW_PRIOR = 10.0
+# members lighter than this are left out of the posterior of named labels
+_KEEP = 1e-5
+# probabilities below are this: no label is impossible
+_FLOOR = 1e-12
+# log concentrations beyond are these
+_LARGEST = 27.0
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A share of a group that matters.
+
+    Args:
+        at: the share, in (0, 1).
+        miss_cost: cost of calling a share below that is above, in costs of the opposite error.
+    """
+
+    at: float
+    miss_cost: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.at < 1 or not 0 < self.miss_cost < np.inf:
+            raise ValueError(f"a threshold lies in (0, 1) with a positive cost, got {self.at} and {self.miss_cost}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A reporting group: the sum of some classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    thresholds: tuple[Threshold, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class NamedReads(EqualByValue):
+    """Blinded labels by annotators, and draws of their matrices.
+
+    Attributes:
+        labels: of the n cells.
+        matrices: (B, A, K, K) draws of each annotator's matrix, answers last.
+        population: (K, K) answers of an annotator of the panel.
+        log_temperature: ln T of the opinions, and
+        log_concentration_shift: b, as in ``ReaderModel``.
+    """
+
+    labels: Annotations
+    matrices: FloatArray
+    population: FloatArray
+    log_temperature: float = 0.0
+    log_concentration_shift: float = 0.0
+
+    @classmethod
+    def of(
+        cls, model: ReaderModel, labels: Annotations, names: Sequence[str], mix: FloatArray, draws: int, seed: int = 0
+    ) -> "NamedReads":
+        """Draw matrices of a fitted model.
+
+        Row k of a matrix is Dir((n m_k + 10) C_k), n the labels that the annotator's matrix was fitted from.
+
+        Args:
+            model: of the annotators.
+            labels: of the specimen's cells.
+            names: A names of the annotators of ``labels``.
+            mix: (K,) class frequencies of the labels of the fit.
+            draws: B, at most 25: each needs two of the sampler's chains.
+            seed: of the draws, which depend on it and on the names.
+        """
+        fitted_from = dict(zip(model.names, model.n_labels, strict=True))
+        matrices = np.empty((draws, len(names), *model.population.shape))
+        for column, (name, mean) in enumerate(zip(names, model.matrices(names), strict=True)):
+            weight = (fitted_from.get(name, 0) * mix + ROW_PRIOR)[:, None] * mean
+            gammas = seeded(f"{seed}|{name}").standard_gamma(weight, (draws, *mean.shape)) + 1e-300
+            matrices[:, column] = gammas / gammas.sum(axis=-1, keepdims=True)
+        return cls(labels, matrices, model.population, model.log_temperature, model.log_concentration_shift)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Weighted Dirichlets of each cell after its labels, by draw of the annotators' matrices.
+
+    Attributes:
+        class_probs: (B, S, n, K).
+        concentration: (B, S, n).
+        weights: (B, S, n), in sum one over S.
+    """
+
+    class_probs: FloatArray
+    concentration: FloatArray
+    weights: FloatArray
+
+    @cached_property
+    def mean(self) -> FloatArray:
+        """Class probabilities (B, n, K)."""
+        return np.asarray(np.einsum("bsn,bsnk->bnk", self.weights, self.class_probs))
+
+    def pooled(self) -> "Members":
+        """Members of all draws as one mixture, B = 1."""
+        n_draws, n_members, n_cells, n_classes = self.class_probs.shape
+        probs = self.class_probs.reshape(1, -1, n_cells, n_classes)
+        weights = self.weights.reshape(1, -1, n_cells) / n_draws
+        return Members(probs, self.concentration.reshape(1, n_draws * n_members, n_cells), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Specimen(EqualByValue):
+    """Cells of one specimen, as a release predicts them and annotators label them.
+
+    Attributes:
+        key: of the specimen and the release: it seeds the draws.
+        cells: (n,) identifiers, each once.
+        classes: (K,) codes, each once.
+        prior: the release's predictions of the cells.
+        mix: (K,) class frequencies m of the calibration cells, positive, in sum one (``calibration_mix``).
+        label_counts: (n, K) blinded labels of annotators taken as alike; None if there are none.
+        n_annotators: distinct annotators of these labels.
+        named: labels by annotators with matrices, in place of counts.
+        target: "panel" for the experts' distribution of each cell; "label" if the concentration was fitted without
+            cells that were read twice, so that it means nothing and the truth of a cell is its label.
+
+    Raises:
+        ValueError: identifiers twice, shapes that do not fit, a mix that is not positive, two kinds of labels.
+    """
+
+    key: str
+    cells: tuple[str, ...]
+    classes: tuple[str, ...]
+    prior: PredictiveDistribution
+    mix: FloatArray
+    label_counts: IntArray | None = None
+    n_annotators: int = 0
+    named: NamedReads | None = None
+    target: Literal["panel", "label"] = "panel"
+
+    def __post_init__(self) -> None:
+        shape = (len(self.cells), len(self.classes))
+        for name, codes in (("cells", self.cells), ("classes", self.classes)):
+            twice = sorted(code for code in set(codes) if codes.count(code) > 1) if len(set(codes)) < len(codes) else []
+            if twice:
+                raise ValueError(f"{name} must differ, {twice[0]!r} is named twice")
+        if shape[0] == 0 or self.prior.class_probs.shape != shape:
+            raise ValueError(f"{shape[0]} cells and {shape[1]} classes, predictions {self.prior.class_probs.shape}")
+        mix = as_vector(self.mix, shape[1], "mix", np.finfo(np.float64).tiny, 1.0)
+        if abs(mix.sum() - 1) > 1e-6:
+            raise ValueError(f"mix must sum to 1, got {mix.sum():g}")
+        object.__setattr__(self, "mix", mix)
+        if self.label_counts is not None:
+            counts = as_label_counts(self.label_counts)
+            if counts.shape != shape or self.named is not None:
+                raise ValueError(f"label_counts must have shape {shape}, without named labels, got {counts.shape}")
+            object.__setattr__(self, "label_counts", counts)
+        if self.named is not None and (self.named.labels.n_cases, self.named.matrices.shape[2]) != shape:
+            raise ValueError(f"named labels must be of {shape[0]} cells and {shape[1]} classes")
+
+    @property
+    def counts(self) -> IntArray:
+        """Blinded labels (n, K), named or not."""
+        if self.named is not None:
+            return self.named.labels.counts()
+        return np.zeros(self.prior.class_probs.shape, np.int64) if self.label_counts is None else self.label_counts
+
+    @property
+    def annotators(self) -> int:
+        """Distinct annotators of the labels."""
+        return self.n_annotators if self.named is None else np.unique(self.named.labels.annotator).size
+
+    @cached_property
+    def order(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Rows of the cells and columns of the classes in canonical order."""
+        cells = sorted(range(len(self.cells)), key=self.cells.__getitem__)
+        return np.array(cells), np.array(sorted(range(len(self.classes)), key=self.classes.__getitem__))
+
+    def memberships(self, groups: Sequence[Group]) -> IntArray:
+        """Number (K,) of each class's group, in the order of ``classes``; the number of groups for none.
+
+        Raises:
+            ValueError: a class that the release lacks, or of two groups, or a group without classes.
+        """
+        number = dict.fromkeys(self.classes, len(groups))
+        for row, group in enumerate(groups):
+            if not group.classes:
+                raise ValueError(f"group {group.name!r} has no class")
+            for code in group.classes:
+                if code not in number:
+                    raise ValueError(f"group {group.name!r} has class {code!r}, which the release lacks")
+                if number[code] != len(groups):
+                    raise ValueError(f"class {code!r} belongs to {groups[number[code]].name!r} and {group.name!r}")
+                number[code] = row
+        return np.array([number[code] for code in self.classes])
+
+    def members(self) -> Members:
+        """Dirichlets of the cells after their labels, in canonical order."""
+        rows, columns = self.order
+        opinions = Opinions.of(self.prior)
+        probs = np.maximum(opinions.class_probs[:, rows][..., columns], _FLOOR)
+        a, logs = np.minimum(opinions.log_concentration, _LARGEST)[:, rows], opinions.log_weights[:, rows]
+        if self.target == "label":
+            probs = np.einsum("sn,snk->nk", np.exp(logs), probs)[None]
+            a, logs = np.full((1, len(rows)), LABEL_IS_TRUTH), np.zeros((1, len(rows)))
+        prior = Opinions(probs / probs.sum(axis=-1, keepdims=True), a, logs)
+        if self.named is None:
+            return _stacked([_updated(prior, self.counts[rows][:, columns])])
+        return _stacked(_named_posteriors(prior, self.named, rows, columns))
+
+
+def calibration_mix(label_counts: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> FloatArray:
+    """Class frequencies m (K,) of calibration cells, with half a label of every class together.
+
+    Args:
+        label_counts: (N, K); a cell counts once however many labels it has.
+        weights: (N,) 1/π if triage chose the cells.
+    """
+    counts = as_label_counts(label_counts)
+    totals = counts.sum(axis=1)
+    weight = np.ones(len(counts)) if weights is None else as_vector(weights, len(counts), "weights", 0, np.inf)
+    weight = np.where(totals > 0, weight, 0.0)
+    sums = weight @ (counts / np.maximum(totals, 1)[:, None])
+    return np.asarray((sums + 0.5 / counts.shape[1]) / (weight.sum() + 0.5))
+
+
+def seeded(key: str) -> np.random.Generator:
+    """Random numbers that depend on a text alone."""
+    return np.random.default_rng(np.frombuffer(sha256(key.encode()).digest(), dtype=np.uint32))
+
+
+def _updated(prior: Opinions, counts: IntArray) -> DirichletMixtureCpe:
+    return DirichletMixtureCpe(prior.class_probs, prior.log_concentration, prior.log_weights).posterior(counts)
+
+
+def _named_posteriors(
+    prior: Opinions, named: NamedReads, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]
+) -> list[DirichletMixtureCpe]:
+    """Answers of the panel after named labels, one mixture per draw of the matrices."""
+    class_place, case_place = np.argsort(columns), np.argsort(rows)
+    labels = replace(named.labels, label=class_place[named.labels.label]).renumbered(case_place, len(rows)).by_case()
+    prior = prior.adjusted(named.log_temperature, named.log_concentration_shift)
+    square = np.ix_(columns, columns)
+    population, n_labels = named.population[square], labels.per_case
+    posteriors = []
+    for matrices in named.matrices:
+        parts = []
+        for n in np.unique(n_labels):
+            cells = np.flatnonzero(n_labels == n)
+            place = np.full(len(rows), -1)
+            place[cells] = np.arange(len(cells))
+            some = labels.renumbered(place, len(cells))
+            confusions = matrices[:, columns][..., columns]
+            parts.append((cells, answer_distribution(prior.rows(cells), some, confusions, population, _KEEP)))
+        posteriors.append(_joined(parts, prior.class_probs.shape[1:]))
+    return posteriors
+
+
+def _joined(
+    parts: list[tuple[npt.NDArray[np.intp], DirichletMixtureCpe]], shape: tuple[int, ...]
+) -> DirichletMixtureCpe:
+    """Mixtures of some cells each as one of all; absent members have no weight."""
+    widest = max(len(part.member_class_probs) for _, part in parts)
+    probs, a = np.full((widest, *shape), 1 / shape[1]), np.zeros((widest, shape[0]))
+    logs = np.full((widest, shape[0]), -np.inf)
+    for cells, part in parts:
+        size = len(part.member_class_probs)
+        probs[:size, cells], a[:size, cells] = part.member_class_probs, part.member_log_concentration
+        logs[:size, cells] = part.log_weights
+    return DirichletMixtureCpe(probs, a, logs)
+
+
+def _stacked(posteriors: list[DirichletMixtureCpe]) -> Members:
+    """Posteriors by draw, with as many members each."""
+    shape = posteriors[0].member_class_probs.shape[1:]
+    widest = max(len(p.member_class_probs) for p in posteriors)
+    padded = []
+    for posterior in posteriors:
+        filler = widest - len(posterior.member_class_probs)
+        probs = np.concatenate([posterior.member_class_probs, np.full((filler, *shape), 1 / shape[1])])
+        a = np.concatenate([posterior.member_log_concentration, np.zeros((filler, shape[0]))])
+        weights = np.concatenate([np.exp(posterior.log_weights), np.zeros((filler, shape[0]))])
+        padded.append((probs, np.exp(np.minimum(a, _LARGEST)), weights))
+    return Members(*(np.stack(arrays) for arrays in zip(*padded, strict=True)))

@@ -1,0 +1,346 @@
+"""Shares of reporting groups in a specimen and in its patient, with intervals, components of variance and decisions.
+
+Slide: S = Σ q_i / n, the panel's share on these cells. Patient: θ = W_0 q_0 + Σ W_i q_i, W ~ Dir(κ, 1, …, 1),
+q_0 ~ Dir(κ m), which for certain cells is Beta(κ m_g + x, κ (1 − m_g) + n − x).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv, expit, logit, ndtri
+
+from ml.specimens.cells import Group, Specimen, Threshold, seeded
+from ml.specimens.laboratory import FEWEST_SPECIMENS, Laboratory, LogitShare, stretched
+from ml.specimens.own_mix import (
+    FEWEST_FOR_OWN_MIX,
+    SWEEPS,
+    QSums,
+    effective_number,
+    sample_own_mix,
+    split_r_hat,
+    sum_expert_shares,
+)
+from ml.specimens.reads import expected_loss, reads_are_settled, value_for_decision, value_reads
+from ml.util.arrays import EqualByValue, FloatArray
+
+#: R̂ above which the sweeps are doubled, and the answer then is not resolved.
+LARGEST_R_HAT = 1.05
+#: Cells below which a share is never decided to be below a threshold.
+FEWEST_FOR_BELOW = 50
+_TAILS = (0.025, 0.975)
+# nodes and weights of the integral over the annotators' tilt
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+Assumption = Literal[
+    "annotator variance unknown", "cells independent within the specimen", "the label is the truth of a cell"
+]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share with its equal-tailed 95 % interval."""
+
+    share: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, draws: FloatArray) -> "Share":
+        """Mean and quantiles of draws."""
+        low, high = np.quantile(draws, _TAILS)
+        return cls(float(draws.mean()), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Components:
+    """Variance of the patient's share by source, conditioned in this order: its sum is the variance."""
+
+    sampling: float
+    cells: float
+    annotators: float
+
+    @property
+    def total(self) -> float:
+        """Sum of the three."""
+        return self.sampling + self.cells + self.annotators
+
+
+@dataclass(frozen=True)
+class ThresholdDecision:
+    """Whether the patient's share reaches a threshold.
+
+    Attributes:
+        threshold: and the cost of a miss.
+        probability_above: P(share ≥ t).
+        decision: "open" while P(wrong) is δ or more, the draws are not resolved, or fewer than 50 cells say "below".
+        expected_loss: of the better decision, in costs of a false alarm.
+        settled: further reads change the side with less than δ; if it is open as well, only more cells help.
+    """
+
+    threshold: Threshold
+    probability_above: float
+    decision: Literal["above", "below", "open"]
+    expected_loss: float
+    settled: bool
+
+
+@dataclass(frozen=True, eq=False)
+class GroupShare(EqualByValue):
+    """Share of one group.
+
+    Attributes:
+        group: name.
+        count: cells whose leading class in the specimen belongs to it.
+        slide: S, on these cells.
+        patient: θ.
+        components: of the variance of θ.
+        thresholds: decisions in the order of the group's thresholds.
+        counted: Clopper and Pearson's limits of the labels' count, if every cell has a label.
+        r_hat: split R̂ of S.
+        n_effective: independent draws of S.
+        raw: S before tilt and stretch, on the log-odds, for ``fit_stretch``.
+        read_values: (n,) v, expected fall of the squared error of S by one more read of each cell.
+        decision_values: (n,) expected fall of the loss at the group's thresholds together.
+    """
+
+    group: str
+    count: int
+    slide: Share
+    patient: Share
+    components: Components
+    thresholds: tuple[ThresholdDecision, ...]
+    counted: tuple[float, float] | None
+    r_hat: float
+    n_effective: float
+    raw: LogitShare
+    read_values: FloatArray
+    decision_values: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class SpecimenShares(EqualByValue):
+    """Shares of a specimen.
+
+    Attributes:
+        n_cells: n.
+        mix: "own", or "training" with fewer than 20 cells.
+        resolved: whether the sampler's chains agree; if not, everything is open.
+        sweeps: of each chain.
+        groups: in the order that was asked for.
+        class_probs: (n, K) of each cell in the specimen.
+        assumes: what the intervals leave out.
+    """
+
+    n_cells: int
+    mix: Literal["own", "training"]
+    resolved: bool
+    sweeps: int
+    groups: tuple[GroupShare, ...]
+    class_probs: FloatArray
+    assumes: tuple[Assumption, ...]
+
+
+def measure_specimen(
+    specimen: Specimen, groups: Sequence[Group], laboratory: Laboratory | None = None, *, delta: float = 0.02
+) -> SpecimenShares:
+    """Measure shares of groups under the specimen's own mix.
+
+    The numbers depend on the specimen's key, cells, labels and ``laboratory`` alone; the order of cells or classes
+    changes none.
+
+    Args:
+        specimen: cells with predictions and blinded labels.
+        groups: disjoint sums of classes, with thresholds.
+        laboratory: what its other specimens taught.
+        delta: largest probability of a wrong decision.
+
+    Raises:
+        ValueError: groups that overlap, have no class or one that the release lacks; δ outside (0, ½).
+
+    >>> from ml.distributions import DirichletCpe
+    >>> prior = DirichletCpe(np.tile([0.98, 0.02], (60, 1)), np.zeros(60))
+    >>> cells = tuple(f"cell {i}" for i in range(60))
+    >>> specimen = Specimen("S-1042", cells, ("mature", "blast"), prior, np.array([0.5, 0.5]))
+    >>> blasts = measure_specimen(specimen, [Group("blasts", ("blast",), (Threshold(0.2),))]).groups[0]
+    >>> blasts.thresholds[0].decision
+    'below'
+    """
+    if not 0 < delta < 0.5:
+        raise ValueError(f"delta must lie in (0, 1/2), got {delta}")
+    known = laboratory or Laboratory()
+    rows, columns = specimen.order
+    members, mix = specimen.members(), specimen.mix[columns]
+    membership, own = specimen.memberships(groups)[columns], len(rows) >= FEWEST_FOR_OWN_MIX
+    for sweeps in (SWEEPS, 2 * SWEEPS):
+        rng = seeded(f"{specimen.key}|{sweeps}")
+        draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=sweeps)
+        sums = sum_expert_shares(members, draws, membership, mix, known.kappa, rng)
+        r_hats = [split_r_hat(sums.total[..., g]) for g in range(len(groups))]
+        if resolved := max(r_hats, default=1.0) <= LARGEST_R_HAT:
+            break
+    values, class_probs = value_reads(members, draws, membership, len(groups))
+    back = np.argsort(rows), np.argsort(columns)
+    leading, tilts = membership[class_probs.argmax(axis=1)], rng.permutation(_normal_scores(draws.kinds[..., 0].size))
+    shares = []
+    for g, group in enumerate(groups):
+        of_group = _GroupDraws.of(specimen, sums, g, known, float(mix[membership == g].sum()), draws.draw_of_chain)
+        count, noise = int((leading == g).sum()), tilts.reshape(draws.kinds.shape[:2])
+        shares.append(_group_share(specimen, group, of_group, noise, count, values[back[0], g], delta * resolved))
+    return SpecimenShares(
+        n_cells=len(rows),
+        mix="own" if own else "training",
+        resolved=resolved,
+        sweeps=sweeps,
+        groups=tuple(shares),
+        class_probs=class_probs[back[0]][:, back[1]],
+        assumes=_assumptions(specimen, known),
+    )
+
+
+def _normal_scores(count: int) -> FloatArray:
+    """Evenly spread normal quantiles with variance one."""
+    scores = ndtri((np.arange(count) + 0.5) / count)
+    return np.asarray(scores / scores.std())
+
+
+def _assumptions(specimen: Specimen, known: Laboratory) -> tuple[Assumption, ...]:
+    unknown = specimen.named is None and known.tilt is None and bool(specimen.counts.any())
+    independent = known.n_specimens < FEWEST_SPECIMENS
+    flags: tuple[tuple[bool, Assumption], ...] = (
+        (unknown, "annotator variance unknown"),
+        (independent, "cells independent within the specimen"),
+        (specimen.target == "label", "the label is the truth of a cell"),
+    )
+    return tuple(text for holds, text in flags if holds)
+
+
+@dataclass(frozen=True)
+class _GroupDraws:
+    """Draws (T, C) of one group, and what moves them."""
+
+    total: FloatArray
+    squares: FloatArray
+    weighted: FloatArray
+    outside: FloatArray
+    elsewhere: FloatArray
+    n_cells: int
+    prior: tuple[float, float]  # κ and m_g
+    stretch: float
+    tilt: float  # σ_b of the mean of the annotators
+    draw_of_chain: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(
+        cls,
+        specimen: Specimen,
+        sums: QSums,
+        g: int,
+        known: Laboratory,
+        mix: float,
+        draw_of_chain: npt.NDArray[np.intp],
+    ) -> "_GroupDraws":
+        """Draws of group g."""
+        tilted = specimen.named is None and specimen.counts.any()
+        tilt = (known.tilt or 0.0) / np.sqrt(max(1, specimen.annotators)) if tilted else 0.0
+        by_group = (sums.total, sums.squares, sums.weighted)
+        parts = *(draws[..., g] for draws in by_group), sums.outside, sums.elsewhere[..., g]
+        moves = (known.kappa, mix), known.stretch, float(tilt)
+        return cls(*parts, len(specimen.cells), *moves, draw_of_chain)
+
+    def moved(self, tilt: FloatArray | float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """S, Σq² and the weighted mean of q after stretch and tilt b: each q moves towards 0 or 1 in proportion."""
+        n, share = self.n_cells, self.total / self.n_cells
+        if self.stretch == 1.0 and self.tilt == 0.0:
+            return share, self.squares, self.weighted
+        target = expit(logit(stretched(share[..., None], n, self.stretch)[..., 0]) + tilt)
+        down, room = target <= share, np.where(target <= share, share, 1 - share)
+        scale = np.where(room > 0, np.where(down, target, 1 - target) / np.where(room > 0, room, 1.0), 1.0)
+        other = n - 2 * self.total + self.squares  # Σ(1 − q)²
+        squares = np.where(down, scale**2 * self.squares, n - 2 * scale * (n - self.total) + scale**2 * other)
+        weighted = np.where(down, scale * self.weighted, 1 - scale * (1 - self.weighted))
+        return target, squares, weighted
+
+    def components(self) -> Components:
+        """Variance of θ, nested: sampling given cells, cells given annotators, annotators."""
+        kappa, mix = self.prior
+        size = self.n_cells + kappa
+        nodes = zip(_NODES, _WEIGHTS, strict=True) if self.tilt > 0 else [(0.0, 1.0)]
+        sampling, weights, means, variances = 0.0, [], [], []
+        for node, weight in nodes:
+            share, squares, _ = self.moved(node * self.tilt)
+            c = (self.n_cells * share + kappa * mix) / size
+            inside = squares + kappa * mix**2 - size * c**2 + kappa * mix * (1 - mix)
+            sampling += weight * float(inside.mean()) / (size * (size + 1))
+            weights, means, variances = weights + [weight], means + [c.mean()], variances + [c.var()]
+        annotators = float(np.average((means - np.average(means, weights=weights)) ** 2, weights=weights))
+        cells = float(np.average(variances, weights=weights))
+        if self.draw_of_chain.any():
+            annotators = min(cells, _between_draws(c.mean(axis=0), self.draw_of_chain))
+            cells -= annotators
+        return Components(sampling, cells, annotators)
+
+
+def _between_draws(chain_means: FloatArray, draw_of_chain: npt.NDArray[np.intp]) -> float:
+    """Variance between draws of the matrices of the mean, less what the chains of one draw differ by."""
+    by_draw = [chain_means[draw_of_chain == b] for b in range(int(draw_of_chain.max()) + 1)]
+    noise = np.mean([means.var(ddof=1) / means.size for means in by_draw])
+    return max(0.0, float(np.var([means.mean() for means in by_draw], ddof=1) - noise))
+
+
+def _group_share(
+    specimen: Specimen,
+    group: Group,
+    draws: _GroupDraws,
+    noise: FloatArray,
+    count: int,
+    values: FloatArray,
+    delta: float,
+) -> GroupShare:
+    n, kappa = draws.n_cells, draws.prior[0]
+    slide, _, weighted = draws.moved(draws.tilt * noise)
+    theta = draws.outside * draws.elsewhere + (1 - draws.outside) * weighted
+    components = draws.components()
+    readable, moved = components.cells + components.annotators, values * (n / (n + kappa)) ** 2
+    raw = draws.total / n
+    return GroupShare(
+        group=group.name,
+        count=count,
+        slide=Share.of(slide),
+        patient=Share.of(theta),
+        components=components,
+        thresholds=tuple(_decide(theta, readable, threshold, n, delta) for threshold in group.thresholds),
+        counted=_counted(specimen, group),
+        r_hat=split_r_hat(raw),
+        n_effective=effective_number(raw),
+        raw=LogitShare.of(raw, n),
+        read_values=values,
+        decision_values=np.asarray(
+            sum((value_for_decision(theta, moved, threshold) for threshold in group.thresholds), np.zeros(n))
+        ),
+    )
+
+
+def _decide(theta: FloatArray, readable: float, threshold: Threshold, n_cells: int, delta: float) -> ThresholdDecision:
+    above = float((theta >= threshold.at).mean())
+    reach = threshold.miss_cost * above >= 1 - above
+    wrong = 1 - above if reach else above
+    decided = wrong < delta and (reach or n_cells >= FEWEST_FOR_BELOW)
+    decision: Literal["above", "below", "open"] = ("above" if reach else "below") if decided else "open"
+    settled = reads_are_settled(theta, readable, threshold, delta)
+    return ThresholdDecision(threshold, above, decision, float(expected_loss(above, threshold)), settled)
+
+
+def _counted(specimen: Specimen, group: Group) -> tuple[float, float] | None:
+    """Clopper and Pearson's limits of the count of the group by labels, each cell once; None if any has no label."""
+    counts = specimen.counts
+    totals = counts.sum(axis=1)
+    if not (totals > 0).all():
+        return None
+    inside = counts[:, [specimen.classes.index(code) for code in group.classes]].sum(axis=1) / totals
+    x, n = float(inside.sum()), len(totals)
+    low = float(betaincinv(x, n - x + 1, _TAILS[0])) if x > 0 else 0.0
+    return low, float(betaincinv(x + 1, n - x, _TAILS[1])) if x < n else 1.0
