@@ -4,6 +4,7 @@ Everything random is drawn in one canonical order, cells by identifier and class
 the order of the input changes no number.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ _KEEP = 1e-5
 _FLOOR = 1e-12
 # log concentrations beyond are these
 _LARGEST = 27.0
+_Part = tuple[npt.NDArray[np.intp], DirichletMixtureCpe]  # some cells, and their mixtures
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,9 @@ class Specimen(EqualByValue):
     def __post_init__(self) -> None:
         shape = (len(self.cells), len(self.classes))
         for name, codes in (("cells", self.cells), ("classes", self.classes)):
-            twice = sorted(code for code in set(codes) if codes.count(code) > 1) if len(set(codes)) < len(codes) else []
-            if twice:
-                raise ValueError(f"{name} must differ, {twice[0]!r} is named twice")
+            code, times = Counter(codes).most_common(1)[0] if codes else ("", 0)
+            if times > 1:
+                raise ValueError(f"{name} must differ, {code!r} is named {times} times")
         if shape[0] == 0 or self.prior.class_probs.shape != shape:
             raise ValueError(f"{shape[0]} cells and {shape[1]} classes, predictions {self.prior.class_probs.shape}")
         mix = as_vector(self.mix, shape[1], "mix", np.finfo(np.float64).tiny, 1.0)
@@ -224,8 +226,11 @@ class Specimen(EqualByValue):
             a, logs = np.full((1, len(rows)), LABEL_IS_TRUTH), np.zeros((1, len(rows)))
         prior = Opinions(probs / probs.sum(axis=-1, keepdims=True), a, logs)
         if self.named is None:
-            return _stacked([_updated(prior, self.counts[rows][:, columns])])
-        return _stacked(_named_posteriors(prior, self.named, rows, columns))
+            mixture = DirichletMixtureCpe(prior.class_probs, prior.log_concentration, prior.log_weights)
+            by_draw = [[(np.arange(len(rows)), mixture.posterior(self.counts[rows][:, columns]))]]
+        else:
+            by_draw = _named_posteriors(prior, self.named, rows, columns)
+        return _stacked(by_draw, len(rows), len(columns))
 
 
 def calibration_mix(label_counts: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> FloatArray:
@@ -248,56 +253,35 @@ def seeded(key: str) -> np.random.Generator:
     return np.random.default_rng(np.frombuffer(sha256(key.encode()).digest(), dtype=np.uint32))
 
 
-def _updated(prior: Opinions, counts: IntArray) -> DirichletMixtureCpe:
-    return DirichletMixtureCpe(prior.class_probs, prior.log_concentration, prior.log_weights).posterior(counts)
-
-
 def _named_posteriors(
     prior: Opinions, named: NamedReads, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]
-) -> list[DirichletMixtureCpe]:
-    """Answers of the panel after named labels, one mixture per draw of the matrices."""
-    class_place, case_place = np.argsort(columns), np.argsort(rows)
-    labels = replace(named.labels, label=class_place[named.labels.label]).renumbered(case_place, len(rows)).by_case()
+) -> list[list[_Part]]:
+    """Answers of the panel after named labels, by draw of the matrices and number of labels."""
     prior = prior.adjusted(named.log_temperature, named.log_concentration_shift)
-    square = np.ix_(columns, columns)
-    population, n_labels = named.population[square], labels.per_case
-    posteriors = []
-    for matrices in named.matrices:
-        parts = []
-        for n in np.unique(n_labels):
-            cells = np.flatnonzero(n_labels == n)
-            place = np.full(len(rows), -1)
-            place[cells] = np.arange(len(cells))
-            some = labels.renumbered(place, len(cells))
-            confusions = matrices[:, columns][..., columns]
-            parts.append((cells, answer_distribution(prior.rows(cells), some, confusions, population, _KEEP)))
-        posteriors.append(_joined(parts, prior.class_probs.shape[1:]))
-    return posteriors
+    classes = replace(named.labels, label=np.argsort(columns)[named.labels.label])
+    labels = classes.renumbered(np.argsort(rows), len(rows)).by_case()
+    matrices, population = named.matrices[:, :, columns][..., columns], named.population[np.ix_(columns, columns)]
+    by_draw: list[list[_Part]] = [[] for _ in matrices]
+    for n in np.unique(labels.per_case):
+        cells = np.flatnonzero(labels.per_case == n)
+        place = np.full(len(rows), -1)
+        place[cells] = np.arange(len(cells))
+        some, prior_of_some = labels.renumbered(place, len(cells)), prior.rows(cells)
+        for parts, draw in zip(by_draw, matrices, strict=True):
+            parts.append((cells, answer_distribution(prior_of_some, some, draw, population, _KEEP)))
+    return by_draw
 
 
-def _joined(
-    parts: list[tuple[npt.NDArray[np.intp], DirichletMixtureCpe]], shape: tuple[int, ...]
-) -> DirichletMixtureCpe:
-    """Mixtures of some cells each as one of all; absent members have no weight."""
-    widest = max(len(part.member_class_probs) for _, part in parts)
-    probs, a = np.full((widest, *shape), 1 / shape[1]), np.zeros((widest, shape[0]))
-    logs = np.full((widest, shape[0]), -np.inf)
-    for cells, part in parts:
-        size = len(part.member_class_probs)
-        probs[:size, cells], a[:size, cells] = part.member_class_probs, part.member_log_concentration
-        logs[:size, cells] = part.log_weights
-    return DirichletMixtureCpe(probs, a, logs)
-
-
-def _stacked(posteriors: list[DirichletMixtureCpe]) -> Members:
-    """Posteriors by draw, with as many members each."""
-    shape = posteriors[0].member_class_probs.shape[1:]
-    widest = max(len(p.member_class_probs) for p in posteriors)
-    padded = []
-    for posterior in posteriors:
-        filler = widest - len(posterior.member_class_probs)
-        probs = np.concatenate([posterior.member_class_probs, np.full((filler, *shape), 1 / shape[1])])
-        a = np.concatenate([posterior.member_log_concentration, np.zeros((filler, shape[0]))])
-        weights = np.concatenate([np.exp(posterior.log_weights), np.zeros((filler, shape[0]))])
-        padded.append((probs, np.exp(np.minimum(a, _LARGEST)), weights))
-    return Members(*(np.stack(arrays) for arrays in zip(*padded, strict=True)))
+def _stacked(by_draw: list[list[_Part]], n_cells: int, n_classes: int) -> Members:
+    """Mixtures of all cells by draw, with as many members each; those that are added have no weight."""
+    widest = max(len(part.member_class_probs) for parts in by_draw for _, part in parts)
+    shape = (len(by_draw), widest, n_cells)
+    stacked = Members(np.full((*shape, n_classes), 1 / n_classes), np.ones(shape), np.zeros(shape))
+    for b, parts in enumerate(by_draw):
+        for cells, part in parts:
+            size = len(part.member_class_probs)
+            stacked.class_probs[b, :size, cells] = part.member_class_probs.swapaxes(0, 1)
+            a = np.minimum(part.member_log_concentration, _LARGEST)
+            stacked.concentration[b, :size, cells] = np.exp(a).T
+            stacked.weights[b, :size, cells] = np.exp(part.log_weights).T
+    return stacked

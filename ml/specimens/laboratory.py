@@ -1,7 +1,8 @@
-"""What a laboratory's specimens teach: the strength of the shift, the annotators' tilt, and how far cells hang together."""
+"""Strength of the shift, annotators' tilt and dependence of cells, as a laboratory's specimens teach them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -152,8 +153,10 @@ def coverage_by_band(
     limits, target = np.asarray(intervals, dtype=np.float64).reshape(-1, 2), np.asarray(truth, dtype=np.float64)
     covered = (limits[:, 0] <= target + 1e-12) & (target <= limits[:, 1] + 1e-12)
     band = np.clip(np.searchsorted(bounds, target, side="right") - 1, 0, len(bounds) - 2)
-    pairs = enumerate(zip(bounds[:-1], bounds[1:], strict=True))
-    return [CoverageBand(a, b, int((band == row).sum()), int(covered[band == row].sum())) for row, (a, b) in pairs]
+    return [
+        CoverageBand(*pair, int((band == row).sum()), int(covered[band == row].sum()))
+        for row, pair in enumerate(pairwise(bounds))
+    ]
 
 
 def annotator_tilt(labels: Annotations, group: Sequence[int]) -> float | None:
@@ -200,7 +203,7 @@ def fit_kappa(specimens: Sequence[Specimen], default: float = DEFAULT_KAPPA) -> 
         objective = -penalty
         for key, mean, mix in used:
             rng = seeded(f"{key}|kappa")
-            drawn = sample_own_mix(mean, mix, kappa, rng, chains=_FIT_CHAINS, sweeps=_FIT_SWEEPS)
+            drawn = sample_own_mix(mean, mix, kappa, rng, chains=_FIT_CHAINS, sweeps=_FIT_SWEEPS, kept=_FIT_SWEEPS // 3)
             counts = (drawn.kinds.reshape(-1, drawn.kinds.shape[2])[..., None] == np.arange(mix.size)).sum(axis=1)
             objective = objective + _log_likelihoods(counts, mix).mean(axis=0)
         before, kappa = kappa, float(_GRID[int(np.argmax(objective))])

@@ -17,6 +17,8 @@ from ml.specimens.cells import Members
 from ml.util.arrays import FloatArray, IntArray
 
 CHAINS, SWEEPS = 50, 60
+#: Sweeps in all after which chains that disagree are not resolved; they are doubled until then.
+MOST_SWEEPS = 240
 #: Cells below which the mix of the training laboratory is kept.
 FEWEST_FOR_OWN_MIX = 20
 # draws of Dir(α f) that the draws of one member share, in turn: it does not depend on the kind
@@ -51,8 +53,10 @@ def sample_own_mix(
     own: bool = True,
     chains: int = CHAINS,
     sweeps: int = SWEEPS,
+    kept: int = SWEEPS // 3,
+    begin: FloatArray | None = None,
 ) -> MixDraws:
-    """Draw mix and kinds; the last third of the sweeps is kept.
+    """Draw mix and kinds.
 
     Args:
         mean: (B, n, K) class probabilities of the cells, by draw of the annotators' matrices.
@@ -60,31 +64,30 @@ def sample_own_mix(
         kappa: κ, in cells; the larger, the more a specimen resembles m.
         rng: random numbers.
         own: False keeps π = m.
-        chains: C, each begun with a draw from the prior.
+        chains: C.
         sweeps: of each chain.
+        kept: T, the last of the sweeps.
+        begin: (C, K) π / m of each chain; by default a draw from the prior.
     """
     n_draws, n_cells, n_classes = mean.shape
     draw_of_chain = np.arange(chains) % n_draws
     by_class = np.ascontiguousarray(mean.transpose(2, 0, 1)[:, draw_of_chain if n_draws > 1 else slice(None)])
-    kept = max(1, sweeps // 3)
-    kinds = np.empty((kept, chains, n_cells), dtype=np.int8)
-    ratios = np.ones((kept, chains, n_classes))
+    kinds, ratios = np.empty((kept, chains, n_cells), dtype=np.int8), np.ones((kept, chains, n_classes))
     offsets = n_classes * np.arange(chains)[:, None]
-    ratio = _dirichlet(rng, np.broadcast_to(kappa * mix, (chains, n_classes))) / mix
-    for sweep in range(sweeps if own else kept):
-        row = sweep - (sweeps - kept) if own else sweep
-        ratio = ratio if own else ratios[0]
+    if begin is None:
+        begin = _dirichlet(rng, np.broadcast_to(kappa * mix, (chains, n_classes))) / mix
+    ratio = begin if own else ratios[0]
+    for row in range(-(sweeps if own else kept), 0):
         weights = [ratio[:, k, None] * by_class[k] for k in range(n_classes)]
         level = rng.random((chains, n_cells)) * sum(weights)
         kind, below = np.zeros((chains, n_cells), dtype=np.int8), np.zeros((chains, n_cells))
         for weight in weights[:-1]:
             below += weight
             kind += level >= below
-        if own:
-            counts = np.bincount((kind + offsets).ravel(), minlength=chains * n_classes).reshape(chains, n_classes)
-        if row >= 0:
+        if row >= -kept:
             kinds[row], ratios[row] = kind, ratio
         if own:
+            counts = np.bincount((kind + offsets).ravel(), minlength=chains * n_classes).reshape(chains, n_classes)
             ratio = _dirichlet(rng, kappa * mix + counts) / mix
     return MixDraws(kinds, ratios, draw_of_chain)
 
@@ -144,8 +147,8 @@ def sum_expert_shares(
             weighted[g] += np.einsum("tcn,tcn->tc", q, weight)
     outside = rng.standard_gamma(kappa, shape)
     elsewhere = _dirichlet(rng, np.broadcast_to(kappa * (mix @ to_group), (*shape, n_groups)))
-    by_group = (np.moveaxis(sums, 0, -1) for sums in (total, squares, weighted / mass))
-    return QSums(*by_group, outside / (outside + mass), elsewhere)
+    total, squares, weighted = (np.moveaxis(sums, 0, -1) for sums in (total, squares, weighted / mass))
+    return QSums(total, squares, weighted, outside / (outside + mass), elsewhere)
 
 
 def _dirichlet_parts(

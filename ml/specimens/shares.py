@@ -16,6 +16,7 @@ from ml.specimens.cells import Group, Specimen, Threshold, seeded
 from ml.specimens.laboratory import FEWEST_SPECIMENS, Laboratory, LogitShare, stretched
 from ml.specimens.own_mix import (
     FEWEST_FOR_OWN_MIX,
+    MOST_SWEEPS,
     SWEEPS,
     QSums,
     effective_number,
@@ -175,13 +176,16 @@ def measure_specimen(
     rows, columns = specimen.order
     members, mix = specimen.members(), specimen.mix[columns]
     membership, own = specimen.memberships(groups)[columns], len(rows) >= FEWEST_FOR_OWN_MIX
-    for sweeps in (SWEEPS, 2 * SWEEPS):
-        rng = seeded(f"{specimen.key}|{sweeps}")
-        draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=sweeps)
+    rng, sweeps, begin = seeded(specimen.key), SWEEPS, None
+    while True:
+        more, kept = sweeps if begin is None else sweeps // 2, sweeps // 3
+        draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=more, kept=kept, begin=begin)
         sums = sum_expert_shares(members, draws, membership, mix, known.kappa, rng)
         r_hats = [split_r_hat(sums.total[..., g]) for g in range(len(groups))]
-        if resolved := max(r_hats, default=1.0) <= LARGEST_R_HAT:
+        resolved = max(r_hats, default=1.0) <= LARGEST_R_HAT
+        if resolved or sweeps == MOST_SWEEPS:
             break
+        sweeps, begin = 2 * sweeps, draws.ratios[-1]
     values, class_probs = value_reads(members, draws, membership, len(groups))
     back = np.argsort(rows), np.argsort(columns)
     leading, tilts = membership[class_probs.argmax(axis=1)], rng.permutation(_normal_scores(draws.kinds[..., 0].size))
@@ -246,10 +250,18 @@ class _GroupDraws:
         """Draws of group g."""
         tilted = specimen.named is None and specimen.counts.any()
         tilt = (known.tilt or 0.0) / np.sqrt(max(1, specimen.annotators)) if tilted else 0.0
-        by_group = (sums.total, sums.squares, sums.weighted)
-        parts = *(draws[..., g] for draws in by_group), sums.outside, sums.elsewhere[..., g]
-        moves = (known.kappa, mix), known.stretch, float(tilt)
-        return cls(*parts, len(specimen.cells), *moves, draw_of_chain)
+        return cls(
+            sums.total[..., g],
+            sums.squares[..., g],
+            sums.weighted[..., g],
+            sums.outside,
+            sums.elsewhere[..., g],
+            len(specimen.cells),
+            (known.kappa, mix),
+            known.stretch,
+            float(tilt),
+            draw_of_chain,
+        )
 
     def moved(self, tilt: FloatArray | float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S, Σq² and the weighted mean of q after stretch and tilt b: each q moves towards 0 or 1 in proportion."""
@@ -268,20 +280,19 @@ class _GroupDraws:
         """Variance of θ, nested: sampling given cells, cells given annotators, annotators."""
         kappa, mix = self.prior
         size = self.n_cells + kappa
-        nodes = zip(_NODES, _WEIGHTS, strict=True) if self.tilt > 0 else [(0.0, 1.0)]
-        sampling, weights, means, variances = 0.0, [], [], []
-        for node, weight in nodes:
+        nodes, weights = (_NODES, _WEIGHTS) if self.tilt > 0 else (np.zeros(1), np.ones(1))
+        by_node = np.empty((len(nodes), 3))
+        for row, node in enumerate(nodes):
             share, squares, _ = self.moved(node * self.tilt)
             c = (self.n_cells * share + kappa * mix) / size
-            inside = squares + kappa * mix**2 - size * c**2 + kappa * mix * (1 - mix)
-            sampling += weight * float(inside.mean()) / (size * (size + 1))
-            weights, means, variances = weights + [weight], means + [c.mean()], variances + [c.var()]
-        annotators = float(np.average((means - np.average(means, weights=weights)) ** 2, weights=weights))
-        cells = float(np.average(variances, weights=weights))
+            inside = squares + kappa * mix - size * c**2
+            by_node[row] = inside.mean() / (size * (size + 1)), c.var(), c.mean()
+        sampling, cells, mean = weights @ by_node
+        annotators = weights @ (by_node[:, 2] - mean) ** 2
         if self.draw_of_chain.any():
             annotators = min(cells, _between_draws(c.mean(axis=0), self.draw_of_chain))
             cells -= annotators
-        return Components(sampling, cells, annotators)
+        return Components(float(sampling), float(cells), float(annotators))
 
 
 def _between_draws(chain_means: FloatArray, draw_of_chain: npt.NDArray[np.intp]) -> float:
