@@ -273,15 +273,16 @@ def _named_posteriors(
 
 
 def _stacked(by_draw: list[list[_Part]], n_cells: int, n_classes: int) -> Members:
-    """Mixtures of all cells by draw, with as many members each; those that are added have no weight."""
-    widest = max(len(part.member_class_probs) for parts in by_draw for _, part in parts)
+    """Mixtures of all cells by draw, with as many members each, the heaviest first."""
+    widest = max(int((np.exp(part.log_weights) > 0).sum(axis=0).max()) for parts in by_draw for _, part in parts)
     shape = (len(by_draw), widest, n_cells)
     stacked = Members(np.full((*shape, n_classes), 1 / n_classes), np.ones(shape), np.zeros(shape))
     for b, parts in enumerate(by_draw):
         for cells, part in parts:
-            size = len(part.member_class_probs)
-            stacked.class_probs[b, :size, cells] = part.member_class_probs.swapaxes(0, 1)
+            heaviest = np.argsort(-part.log_weights, axis=0, kind="stable")[:widest].T
+            at, rows = (b, slice(len(heaviest[0])), cells), np.arange(len(cells))[:, None]
             a = np.minimum(part.member_log_concentration, _LARGEST)
-            stacked.concentration[b, :size, cells] = np.exp(a).T
-            stacked.weights[b, :size, cells] = np.exp(part.log_weights).T
+            stacked.class_probs[at] = part.member_class_probs[heaviest, rows]
+            stacked.concentration[at] = np.exp(a)[heaviest, rows]
+            stacked.weights[at] = np.exp(part.log_weights)[heaviest, rows]
     return stacked

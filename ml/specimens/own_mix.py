@@ -22,7 +22,7 @@ MOST_SWEEPS = 240
 #: Cells below which the mix of the training laboratory is kept.
 FEWEST_FOR_OWN_MIX = 20
 # draws of Dir(α f) that the draws of one member share, in turn: it does not depend on the kind
-_POOL = 250
+_POOL = 500
 # shapes below are drawn as U^(1/a), with the exact mean and a variance within 2.5 %
 _SMALL_SHAPE = 0.05
 # cells at once, which bounds the memory

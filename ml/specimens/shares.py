@@ -32,9 +32,8 @@ LARGEST_R_HAT = 1.05
 #: Cells below which a share is never decided to be below a threshold.
 FEWEST_FOR_BELOW = 50
 _TAILS = (0.025, 0.975)
-# nodes and weights of the integral over the annotators' tilt
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+# equally likely values of the annotators' tilt, over which variances are averaged
+_TILTS = 25
 
 Assumption = Literal[
     "annotator variance unknown", "cells independent within the specimen", "the label is the truth of a cell"
@@ -280,15 +279,14 @@ class _GroupDraws:
         """Variance of θ, nested: sampling given cells, cells given annotators, annotators."""
         kappa, mix = self.prior
         size = self.n_cells + kappa
-        nodes, weights = (_NODES, _WEIGHTS) if self.tilt > 0 else (np.zeros(1), np.ones(1))
+        nodes = _normal_scores(_TILTS) if self.tilt > 0 else np.zeros(1)
         by_node = np.empty((len(nodes), 3))
         for row, node in enumerate(nodes):
             share, squares, _ = self.moved(node * self.tilt)
             c = (self.n_cells * share + kappa * mix) / size
             inside = squares + kappa * mix - size * c**2
             by_node[row] = inside.mean() / (size * (size + 1)), c.var(), c.mean()
-        sampling, cells, mean = weights @ by_node
-        annotators = weights @ (by_node[:, 2] - mean) ** 2
+        (sampling, cells, _), annotators = by_node.mean(axis=0), by_node[:, 2].var()
         if self.draw_of_chain.any():
             annotators = min(cells, _between_draws(c.mean(axis=0), self.draw_of_chain))
             cells -= annotators
