@@ -25,6 +25,8 @@ FEWEST_FOR_OWN_MIX = 20
 _POOL = 500
 # shapes below are drawn as U^(1/a), with the exact mean and a variance within 2.5 %
 _SMALL_SHAPE = 0.05
+# draws of the weights of cells for each draw of q: they are the most of the patient's variance, and cheap
+_WEIGHTINGS = 4
 # cells at once, which bounds the memory
 _BLOCK = 256
 
@@ -94,14 +96,14 @@ def sample_own_mix(
 
 @dataclass(frozen=True)
 class QSums:
-    """Sums over the cells of each draw of q, by group: (T, C, G), and (T, C) where noted.
+    """Sums over the cells of each draw of q, by group, and R draws of weights W ~ Dir(κ, 1, …, 1) for each.
 
     Attributes:
-        total: Σ q_ig.
-        squares: Σ q_ig².
-        weighted: Σ W_i q_ig / (1 − W_0), W ~ Dir(κ, 1, …, 1).
-        outside: (T, C) W_0, the weight of cells that were not sampled.
-        elsewhere: q_0g, the share among those, q_0 ~ Dir(κ m).
+        total: (T, C, G) Σ q_ig.
+        squares: (T, C, G) Σ q_ig².
+        weighted: (R, T, C, G) Σ W_i q_ig / (1 − W_0).
+        outside: (R, T, C) W_0, the weight of cells that were not sampled.
+        elsewhere: (R, T, C, G) q_0g, the share among those, q_0 ~ Dir(κ m).
     """
 
     total: FloatArray
@@ -129,24 +131,24 @@ def sum_expert_shares(
     n_groups = int(membership.max()) + 1
     to_group = np.eye(n_groups)[membership]
     shape = draws.kinds.shape[:2]
-    total, squares, weighted = (np.zeros((n_groups, *shape)) for _ in range(3))
-    mass = np.zeros(shape)
+    total, squares = np.zeros((n_groups, *shape)), np.zeros((n_groups, *shape))
+    weighted, mass = np.zeros((n_groups, _WEIGHTINGS, *shape)), np.zeros((_WEIGHTINGS, *shape))
     for start in range(0, draws.kinds.shape[2], _BLOCK):
         cells = slice(start, start + _BLOCK)
         kinds = draws.kinds[:, :, cells]
         p, alpha = _dirichlet_parts(members, draws, cells, to_group, rng)
         kept = np.exp(-rng.standard_exponential(kinds.shape) / alpha)
-        weight = rng.standard_exponential(kinds.shape)
-        mass += weight.sum(axis=2)
+        weight = rng.standard_exponential((_WEIGHTINGS, *kinds.shape))
+        mass += weight.sum(axis=-1)
         group = membership.astype(np.int8)[kinds]
         for g in range(n_groups):
             q = kept * p[g]
             np.add(q, 1 - kept, out=q, where=group == g)
             total[g] += q.sum(axis=2)
             squares[g] += np.einsum("tcn,tcn->tc", q, q)
-            weighted[g] += np.einsum("tcn,tcn->tc", q, weight)
-    outside = rng.standard_gamma(kappa, shape)
-    elsewhere = _dirichlet(rng, np.broadcast_to(kappa * (mix @ to_group), (*shape, n_groups)))
+            weighted[g] += np.einsum("tcn,rtcn->rtc", q, weight)
+    outside = rng.standard_gamma(kappa, mass.shape)
+    elsewhere = _dirichlet(rng, np.broadcast_to(kappa * (mix @ to_group), (*mass.shape, n_groups)))
     total, squares, weighted = (np.moveaxis(sums, 0, -1) for sums in (total, squares, weighted / mass))
     return QSums(total, squares, weighted, outside / (outside + mass), elsewhere)
 

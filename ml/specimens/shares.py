@@ -223,7 +223,7 @@ def _assumptions(specimen: Specimen, known: Laboratory) -> tuple[Assumption, ...
 
 @dataclass(frozen=True)
 class _GroupDraws:
-    """Draws (T, C) of one group, and what moves them."""
+    """Draws of one group, as in ``QSums``, and what moves them."""
 
     total: FloatArray
     squares: FloatArray

@@ -306,7 +306,7 @@ def test_the_patients_share_of_certain_cells_is_covered() -> None:
         limits.append((share.patient.low, share.patient.high))
         exact = betaincinv(2 * 0.177 + x, 2 * 0.823 + 100 - x, [0.025, 0.975])
         assert limits[-1] == pytest.approx(exact, abs=0.012)
-    for share in (0.005, 0.01, 0.015, 0.05):
+    for share in (0.005, 0.01, 0.02, 0.05):
         covered = [low <= share <= high for low, high in limits]
         assert scipy.stats.binom.pmf(np.flatnonzero(covered), 100, share).sum() > 0.93
 
