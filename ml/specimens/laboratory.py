@@ -203,7 +203,7 @@ def fit_kappa(specimens: Sequence[Specimen], default: float = DEFAULT_KAPPA) -> 
         objective = -penalty
         for key, mean, mix in used:
             rng = seeded(f"{key}|kappa")
-            drawn = sample_own_mix(mean, mix, kappa, rng, chains=_FIT_CHAINS, sweeps=_FIT_SWEEPS, kept=_FIT_SWEEPS // 3)
+            drawn = sample_own_mix(mean, mix, kappa, rng, chains=_FIT_CHAINS, sweeps=_FIT_SWEEPS)
             counts = (drawn.kinds.reshape(-1, drawn.kinds.shape[2])[..., None] == np.arange(mix.size)).sum(axis=1)
             objective = objective + _log_likelihoods(counts, mix).mean(axis=0)
         before, kappa = kappa, float(_GRID[int(np.argmax(objective))])

@@ -9,6 +9,7 @@ Gelman and Rubin 1992 with split chains.
 """
 
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from ml.specimens.cells import Members
 from ml.util.arrays import FloatArray, IntArray
 
-CHAINS, SWEEPS = 50, 60
+CHAINS, SWEEPS, KEPT = 50, 60, 20
 #: Sweeps in all after which chains that disagree are not resolved; they are doubled until then.
 MOST_SWEEPS = 240
 #: Cells below which the mix of the training laboratory is kept.
@@ -55,7 +56,7 @@ def sample_own_mix(
     own: bool = True,
     chains: int = CHAINS,
     sweeps: int = SWEEPS,
-    kept: int = SWEEPS // 3,
+    every: int = 1,
     begin: FloatArray | None = None,
 ) -> MixDraws:
     """Draw mix and kinds.
@@ -68,26 +69,26 @@ def sample_own_mix(
         own: False keeps π = m.
         chains: C.
         sweeps: of each chain.
-        kept: T, the last of the sweeps.
+        every: how many of the last sweeps each kept one stands for; T = 20 are kept.
         begin: (C, K) π / m of each chain; by default a draw from the prior.
     """
     n_draws, n_cells, n_classes = mean.shape
     draw_of_chain = np.arange(chains) % n_draws
     by_class = np.ascontiguousarray(mean.transpose(2, 0, 1)[:, draw_of_chain if n_draws > 1 else slice(None)])
-    kinds, ratios = np.empty((kept, chains, n_cells), dtype=np.int8), np.ones((kept, chains, n_classes))
+    kinds, ratios = np.empty((KEPT, chains, n_cells), dtype=np.int8), np.ones((KEPT, chains, n_classes))
     offsets = n_classes * np.arange(chains)[:, None]
     if begin is None:
         begin = _dirichlet(rng, np.broadcast_to(kappa * mix, (chains, n_classes))) / mix
     ratio = begin if own else ratios[0]
-    for row in range(-(sweeps if own else kept), 0):
+    for left in range(sweeps if own else KEPT * every, 0, -1):
         weights = [ratio[:, k, None] * by_class[k] for k in range(n_classes)]
         level = rng.random((chains, n_cells)) * sum(weights)
         kind, below = np.zeros((chains, n_cells), dtype=np.int8), np.zeros((chains, n_cells))
         for weight in weights[:-1]:
             below += weight
             kind += level >= below
-        if row >= -kept:
-            kinds[row], ratios[row] = kind, ratio
+        if left <= KEPT * every:
+            kinds[-((left - 1) // every) - 1], ratios[-((left - 1) // every) - 1] = kind, ratio
         if own:
             counts = np.bincount((kind + offsets).ravel(), minlength=chains * n_classes).reshape(chains, n_classes)
             ratio = _dirichlet(rng, kappa * mix + counts) / mix
@@ -136,13 +137,13 @@ def sum_expert_shares(
     for start in range(0, draws.kinds.shape[2], _BLOCK):
         cells = slice(start, start + _BLOCK)
         kinds = draws.kinds[:, :, cells]
-        p, alpha = _dirichlet_parts(members, draws, cells, to_group, rng)
+        p, turns, alpha = _dirichlet_parts(members, draws, cells, to_group, rng)
         kept = np.exp(-rng.standard_exponential(kinds.shape) / alpha)
         weight = rng.standard_exponential((_WEIGHTINGS, *kinds.shape))
         mass += weight.sum(axis=-1)
         group = membership.astype(np.int8)[kinds]
         for g in range(n_groups):
-            q = kept * p[g]
+            q = kept * p[g][turns]
             np.add(q, 1 - kept, out=q, where=group == g)
             total[g] += q.sum(axis=2)
             squares[g] += np.einsum("tcn,tcn->tc", q, q)
@@ -155,8 +156,8 @@ def sum_expert_shares(
 
 def _dirichlet_parts(
     members: Members, draws: MixDraws, cells: slice, to_group: FloatArray, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Draws p ~ Dir(α f) by group (G, T, C, n), and α, each of the member that a draw picks."""
+) -> tuple[FloatArray, IntArray | EllipsisType, FloatArray]:
+    """Draws p ~ Dir(α f) by group (G, R, n), their turns (T, C), and α of the member that each draw of q picks."""
     kinds = draws.kinds[:, :, cells]
     n_sweeps, n_chains, n_cells = kinds.shape
     probs, alpha = members.class_probs[:, :, cells], members.concentration[:, :, cells]
@@ -166,7 +167,7 @@ def _dirichlet_parts(
         pool = _dirichlet(rng, np.broadcast_to(alpha[0, 0, :, None] * mean, (_POOL, *mean.shape)), mean)
         # no chain meets a draw twice, which would look like chains that disagree
         turns = (np.arange(n_chains) * n_sweeps + np.arange(n_sweeps)[:, None]) % _POOL
-        return np.ascontiguousarray(pool.transpose(2, 0, 1))[:, turns], alpha[0, 0]
+        return np.ascontiguousarray(pool.transpose(2, 0, 1)), turns, alpha[0, 0]
     joint = np.cumsum(members.weights[:, :, cells, None] * probs, axis=1)
     draw, cell = draws.draw_of_chain[:, None], np.arange(n_cells)
     level = rng.random(kinds.shape) * joint[draw, -1, cell, kinds]
@@ -174,7 +175,7 @@ def _dirichlet_parts(
     for s in range(n_members - 1):
         member += level >= joint[draw, s, cell, kinds]
     mean, alpha = (probs @ to_group)[draw, member, cell], alpha[draw, member, cell]
-    return np.moveaxis(_dirichlet(rng, alpha[..., None] * mean, mean), -1, 0), alpha
+    return np.moveaxis(_dirichlet(rng, alpha[..., None] * mean, mean), -1, 0), ..., alpha
 
 
 def _dirichlet(rng: np.random.Generator, shapes: FloatArray, fallback: FloatArray | float = 0.0) -> FloatArray:

@@ -177,8 +177,8 @@ def measure_specimen(
     membership, own = specimen.memberships(groups)[columns], len(rows) >= FEWEST_FOR_OWN_MIX
     rng, sweeps, begin = seeded(specimen.key), SWEEPS, None
     while True:
-        more, kept = sweeps if begin is None else sweeps // 2, sweeps // 3
-        draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=more, kept=kept, begin=begin)
+        more, every = sweeps if begin is None else sweeps // 2, sweeps // SWEEPS
+        draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=more, every=every, begin=begin)
         sums = sum_expert_shares(members, draws, membership, mix, known.kappa, rng)
         r_hats = [split_r_hat(sums.total[..., g]) for g in range(len(groups))]
         resolved = max(r_hats, default=1.0) <= LARGEST_R_HAT
