@@ -14,8 +14,10 @@ from ml.calibration.scaling import fit_temperature
 from ml.datasets.pbc import CELL_TYPES, load_pbc
 from ml.distributions.families import PointCpe, gini, softmax_probs
 from ml.reproduce.report import Reproduction, Setting
-from ml.specimens import Group, Laboratory, Specimen, SpecimenShares, Threshold, calibration_mix, choose_reads
-from ml.specimens.shares import measure_specimen
+from ml.specimens.cells import Group, Specimen, Threshold, calibration_mix
+from ml.specimens.laboratory import Laboratory
+from ml.specimens.reads import choose_reads
+from ml.specimens.shares import SpecimenShares, measure_specimen
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, train
 from ml.util.arrays import FloatArray, IntArray

@@ -24,6 +24,8 @@ from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts, 
 LABEL_IS_TRUTH = -40.0
 #: Labels that a row of an annotator's matrix weighs beyond those it was fitted from.
 ROW_PRIOR = 10.0
+#: Draws of the matrices at most: each needs two of the sampler's chains.
+MOST_DRAWS = 25
 # members lighter than this are left out of the posterior of named labels
 _KEEP = 1e-5
 # probabilities below are this: no label is impossible
@@ -90,7 +92,7 @@ class NamedReads(EqualByValue):
             labels: of the specimen's cells.
             names: A names of the annotators of ``labels``.
             mix: (K,) class frequencies of the labels of the fit.
-            draws: B, at most 25: each needs two of the sampler's chains.
+            draws: B, from 2 to 25.
             seed: of the draws, which depend on it and on the names.
         """
         fitted_from = dict(zip(model.names, model.n_labels, strict=True))
@@ -104,17 +106,11 @@ class NamedReads(EqualByValue):
 
 @dataclass(frozen=True)
 class Members:
-    """Weighted Dirichlets of each cell after its labels, by draw of the annotators' matrices.
+    """Weighted Dirichlets of each cell after its labels, by draw of the annotators' matrices."""
 
-    Attributes:
-        class_probs: (B, S, n, K).
-        concentration: (B, S, n).
-        weights: (B, S, n), in sum one over S.
-    """
-
-    class_probs: FloatArray
-    concentration: FloatArray
-    weights: FloatArray
+    class_probs: FloatArray  # (B, S, n, K)
+    concentration: FloatArray  # (B, S, n)
+    weights: FloatArray  # (B, S, n), in sum one over S
 
     @cached_property
     def mean(self) -> FloatArray:
@@ -178,6 +174,8 @@ class Specimen(EqualByValue):
             object.__setattr__(self, "label_counts", counts)
         if self.named is not None and (self.named.labels.n_cases, self.named.matrices.shape[2]) != shape:
             raise ValueError(f"named labels must be of {shape[0]} cells and {shape[1]} classes")
+        if self.named is not None and not 1 <= len(self.named.matrices) <= MOST_DRAWS:
+            raise ValueError(f"1 to {MOST_DRAWS} draws of the matrices are used, got {len(self.named.matrices)}")
 
     @property
     def counts(self) -> IntArray:
@@ -185,11 +183,6 @@ class Specimen(EqualByValue):
         if self.named is not None:
             return self.named.labels.counts()
         return np.zeros(self.prior.class_probs.shape, np.int64) if self.label_counts is None else self.label_counts
-
-    @property
-    def annotators(self) -> int:
-        """Distinct annotators of the labels."""
-        return self.n_annotators if self.named is None else np.unique(self.named.labels.annotator).size
 
     @cached_property
     def order(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -73,27 +73,20 @@ def half_cell_logit(share: npt.ArrayLike, n_cells: int) -> FloatArray:
 
 
 def stretched(shares: FloatArray, n_cells: int, factor: float) -> FloatArray:
-    """Draws (..., G) of shares with their distance from the median multiplied on the log-odds."""
+    """Draws of a share with their distance from the median multiplied on the log-odds."""
     if factor == 1.0:
         return shares
     logits = half_cell_logit(shares, n_cells)
-    median = np.median(logits, axis=tuple(range(logits.ndim - 1)))
+    median = np.median(logits)
     return np.asarray(np.clip((expit(median + factor * (logits - median)) * (n_cells + 1) - 0.5) / n_cells, 0.0, 1.0))
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Factor of the spread.
+    """Factor of the spread."""
 
-    Attributes:
-        factor: √ρ⁺, or the conformal quantile in half widths of the raw interval.
-        rho: ρ, squared errors over what cells that are independent would have, at least 1.
-        n_specimens: R.
-        kind: "independent" below 20 specimens, "overdispersion", or "conformal" from 50 on.
-    """
-
-    factor: float
-    rho: float
+    factor: float  # 1 below 20 specimens; √ρ⁺; from 50 on the conformal quantile in half widths of the raw interval
+    rho: float  # squared errors over what they would be if cells were independent, at least 1
     n_specimens: int
     kind: Literal["independent", "overdispersion", "conformal"]
 

@@ -34,17 +34,11 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class MixDraws:
-    """Draws of T sweeps of C chains, in canonical order.
+    """Draws of T sweeps of C chains, in canonical order."""
 
-    Attributes:
-        kinds: (T, C, n) class number z of each cell.
-        ratios: (T, C, K) π / m.
-        draw_of_chain: (C,) number of the draw of the annotators' matrices that a chain uses.
-    """
-
-    kinds: npt.NDArray[np.int8]
-    ratios: FloatArray
-    draw_of_chain: npt.NDArray[np.intp]
+    kinds: npt.NDArray[np.int8]  # (T, C, n) class number z of each cell
+    ratios: FloatArray  # (T, C, K) π / m
+    draw_of_chain: npt.NDArray[np.intp]  # (C,) draw of the annotators' matrices that a chain uses
 
 
 def sample_own_mix(
@@ -59,18 +53,9 @@ def sample_own_mix(
     every: int = 1,
     begin: FloatArray | None = None,
 ) -> MixDraws:
-    """Draw mix and kinds.
+    """Draw mixes and kinds of cells with means f (B, n, K); of the last sweeps one in ``every`` is kept.
 
-    Args:
-        mean: (B, n, K) class probabilities of the cells, by draw of the annotators' matrices.
-        mix: (K,) m.
-        kappa: κ, in cells; the larger, the more a specimen resembles m.
-        rng: random numbers.
-        own: False keeps π = m.
-        chains: C.
-        sweeps: of each chain.
-        every: how many of the last sweeps each kept one stands for; T = 20 are kept.
-        begin: (C, K) π / m of each chain; by default a draw from the prior.
+    Chains begin at π / m (C, K), by default drawn from the prior; without ``own`` π stays m.
     """
     n_draws, n_cells, n_classes = mean.shape
     draw_of_chain = np.arange(chains) % n_draws
@@ -97,37 +82,26 @@ def sample_own_mix(
 
 @dataclass(frozen=True)
 class QSums:
-    """Sums over the cells of each draw of q, by group, and R draws of weights W ~ Dir(κ, 1, …, 1) for each.
+    """Sums over the cells of each draw of q, by group, and R draws of weights W ~ Dir(κ, 1, …, 1) for each."""
 
-    Attributes:
-        total: (T, C, G) Σ q_ig.
-        squares: (T, C, G) Σ q_ig².
-        weighted: (R, T, C, G) Σ W_i q_ig / (1 − W_0).
-        outside: (R, T, C) W_0, the weight of cells that were not sampled.
-        elsewhere: (R, T, C, G) q_0g, the share among those, q_0 ~ Dir(κ m).
-    """
+    total: FloatArray  # (G, T, C) Σ q_ig
+    squares: FloatArray  # (G, T, C) Σ q_ig²
+    weighted: FloatArray  # (G, R, T, C) Σ W_i q_ig / (1 − W_0)
+    outside: FloatArray  # (R, T, C) W_0, the weight of cells that were not sampled
+    elsewhere: FloatArray  # (G, R, T, C) q_0g, the share among those, q_0 ~ Dir(κ m)
 
-    total: FloatArray
-    squares: FloatArray
-    weighted: FloatArray
-    outside: FloatArray
-    elsewhere: FloatArray
+    def of_group(self, group: int) -> "QSums":
+        """Sums of one group, without the axis of groups."""
+        by_group = (self.total[group], self.squares[group], self.weighted[group])
+        return QSums(*by_group, self.outside, self.elsewhere[group])
 
 
 def sum_expert_shares(
     members: Members, draws: MixDraws, membership: IntArray, mix: FloatArray, kappa: float, rng: np.random.Generator
 ) -> QSums:
-    """Draw q of every cell given its kind, and add up by group.
+    """Draw q of every cell given its kind, and add up by group; ``membership`` (K,) numbers each class's.
 
     q = B e_z + (1 − B) p with p ~ Dir(α f), B ~ Beta(1, α), which is Dir(α f + e_z).
-
-    Args:
-        members: of the cells.
-        draws: of their kinds.
-        membership: (K,) number of each class's group; the largest is that of classes in none.
-        mix: (K,) m.
-        kappa: κ.
-        rng: random numbers.
     """
     n_groups = int(membership.max()) + 1
     to_group = np.eye(n_groups)[membership]
@@ -150,8 +124,7 @@ def sum_expert_shares(
             weighted[g] += np.einsum("tcn,rtcn->rtc", q, weight)
     outside = rng.standard_gamma(kappa, mass.shape)
     elsewhere = _dirichlet(rng, np.broadcast_to(kappa * (mix @ to_group), (*mass.shape, n_groups)))
-    total, squares, weighted = (np.moveaxis(sums, 0, -1) for sums in (total, squares, weighted / mass))
-    return QSums(total, squares, weighted, outside / (outside + mass), elsewhere)
+    return QSums(total, squares, weighted / mass, outside / (outside + mass), np.moveaxis(elsewhere, -1, 0))
 
 
 def _dirichlet_parts(

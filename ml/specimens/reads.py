@@ -25,11 +25,7 @@ def value_reads(
 ) -> tuple[FloatArray, FloatArray]:
     """Variance v (n, G) of the slide share's mean after one more read of each cell, and means (n, K) of q.
 
-    Args:
-        members: of the cells; those of several draws of matrices count as one mixture.
-        draws: of the specimen's mix.
-        membership: (K,) number of each class's group.
-        n_groups: G, the groups that are valued.
+    Members of several draws of the annotators' matrices count as one mixture.
     """
     pooled = members.pooled()
     n_classes = membership.size
@@ -76,14 +72,9 @@ def _products(members: Members, kinds: FloatArray, of_kind: FloatArray, cells: s
 
 
 def value_for_decision(theta: FloatArray, moved: FloatArray, threshold: Threshold) -> FloatArray:
-    """Expected fall (n,) of the loss of the best decision, in costs of a false alarm.
+    """Expected fall (n,) of the loss of the best decision by reads that give the mean variances v (n,).
 
-    The mean moves by ±√v, each with probability ½, and the rest of the spread stays around it.
-
-    Args:
-        theta: draws of the patient's share.
-        moved: (n,) variances v of its mean.
-        threshold: with the cost of a miss.
+    The mean moves by ±√v, each with probability ½, and the rest of the spread of the draws stays around it.
     """
     ordered, mean, variance = np.sort(theta.ravel()), theta.mean(), theta.var()
     if not variance > 0:

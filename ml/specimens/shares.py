@@ -36,7 +36,7 @@ _TAILS = (0.025, 0.975)
 _TILTS = 25
 
 Assumption = Literal[
-    "annotator variance unknown", "cells independent within the specimen", "the label is the truth of a cell"
+    "annotator variance unknown", "cells independent within the specimen", "label is the truth of a cell"
 ]
 
 
@@ -73,75 +73,45 @@ class Components:
 class ThresholdDecision:
     """Whether the patient's share reaches a threshold.
 
-    Attributes:
-        threshold: and the cost of a miss.
-        probability_above: P(share ≥ t).
-        decision: "open" while P(wrong) is δ or more, the draws are not resolved, or fewer than 50 cells say "below".
-        expected_loss: of the better decision, in costs of a false alarm.
-        settled: further reads change the side with less than δ; if it is open as well, only more cells help.
+    It is open while P(wrong) is δ or more, the draws are not resolved, or it would be below with fewer than 50 cells.
     """
 
     threshold: Threshold
-    probability_above: float
+    probability_above: float  # P(θ ≥ t)
     decision: Literal["above", "below", "open"]
-    expected_loss: float
-    settled: bool
+    expected_loss: float  # of the better decision, in costs of a false alarm
+    settled: bool  # all further reads change the side with less than δ: an open decision then needs more cells
 
 
 @dataclass(frozen=True, eq=False)
 class GroupShare(EqualByValue):
-    """Share of one group.
-
-    Attributes:
-        group: name.
-        count: cells whose leading class in the specimen belongs to it.
-        slide: S, on these cells.
-        patient: θ.
-        components: of the variance of θ.
-        thresholds: decisions in the order of the group's thresholds.
-        counted: Clopper and Pearson's limits of the labels' count, if every cell has a label.
-        r_hat: split R̂ of S.
-        n_effective: independent draws of S.
-        raw: S before tilt and stretch, on the log-odds, for ``fit_stretch``.
-        read_values: (n,) v, expected fall of the squared error of S by one more read of each cell.
-        decision_values: (n,) expected fall of the loss at the group's thresholds together.
-    """
+    """Share of one group, its decisions and the worth of reads."""
 
     group: str
-    count: int
-    slide: Share
-    patient: Share
-    components: Components
-    thresholds: tuple[ThresholdDecision, ...]
-    counted: tuple[float, float] | None
-    r_hat: float
-    n_effective: float
-    raw: LogitShare
-    read_values: FloatArray
-    decision_values: FloatArray
+    count: int  # cells whose leading class in the specimen belongs to it
+    slide: Share  # S, on these cells
+    patient: Share  # θ
+    components: Components  # of the variance of θ
+    thresholds: tuple[ThresholdDecision, ...]  # in the group's order
+    counted: tuple[float, float] | None  # Clopper and Pearson's limits of the labels' count, if every cell has a label
+    r_hat: float  # split R̂ of S
+    n_effective: float  # independent draws of S
+    raw: LogitShare  # S before stretch and tilt, for ``fit_stretch``
+    read_values: FloatArray  # (n,) v, expected fall of the squared error of S by one more read of each cell
+    decision_values: FloatArray  # (n,) expected fall of the loss at the thresholds, in costs of a false alarm
 
 
 @dataclass(frozen=True, eq=False)
 class SpecimenShares(EqualByValue):
-    """Shares of a specimen.
-
-    Attributes:
-        n_cells: n.
-        mix: "own", or "training" with fewer than 20 cells.
-        resolved: whether the sampler's chains agree; if not, everything is open.
-        sweeps: of each chain.
-        groups: in the order that was asked for.
-        class_probs: (n, K) of each cell in the specimen.
-        assumes: what the intervals leave out.
-    """
+    """Shares of a specimen by group."""
 
     n_cells: int
-    mix: Literal["own", "training"]
-    resolved: bool
-    sweeps: int
-    groups: tuple[GroupShare, ...]
-    class_probs: FloatArray
-    assumes: tuple[Assumption, ...]
+    mix: Literal["own", "training"]  # of the training cells with fewer than 20 cells
+    resolved: bool  # whether the sampler's chains agree; if not, everything is open
+    sweeps: int  # of each chain
+    groups: tuple[GroupShare, ...]  # in the order of the call
+    class_probs: FloatArray  # (n, K) of each cell in the specimen
+    assumes: tuple[Assumption, ...]  # what the intervals leave out
 
 
 def measure_specimen(
@@ -180,19 +150,22 @@ def measure_specimen(
         more, every = sweeps if begin is None else sweeps // 2, sweeps // SWEEPS
         draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=more, every=every, begin=begin)
         sums = sum_expert_shares(members, draws, membership, mix, known.kappa, rng)
-        r_hats = [split_r_hat(sums.total[..., g]) for g in range(len(groups))]
+        r_hats = [split_r_hat(sums.total[g]) for g in range(len(groups))]
         resolved = max(r_hats, default=1.0) <= LARGEST_R_HAT
         if resolved or sweeps == MOST_SWEEPS:
             break
         sweeps, begin = 2 * sweeps, draws.ratios[-1]
     values, class_probs = value_reads(members, draws, membership, len(groups))
     back = np.argsort(rows), np.argsort(columns)
-    leading, tilts = membership[class_probs.argmax(axis=1)], rng.permutation(_normal_scores(draws.kinds[..., 0].size))
+    counts = np.bincount(membership[class_probs.argmax(axis=1)], minlength=len(groups))
+    noise = rng.permutation(_normal_scores(sums.outside[0].size)).reshape(sums.outside[0].shape)
     shares = []
     for g, group in enumerate(groups):
-        of_group = _GroupDraws.of(specimen, sums, g, known, float(mix[membership == g].sum()), draws.draw_of_chain)
-        count, noise = int((leading == g).sum()), tilts.reshape(draws.kinds.shape[:2])
-        shares.append(_group_share(specimen, group, of_group, noise, count, values[back[0], g], delta * resolved))
+        moves = float(mix[membership == g].sum()), known.stretch, _tilt(specimen, known), draws.draw_of_chain
+        of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, *moves)
+        shares.append(
+            _group_share(specimen, group, of_group, noise, int(counts[g]), values[back[0], g], delta * resolved)
+        )
     return SpecimenShares(
         n_cells=len(rows),
         mix="own" if own else "training",
@@ -210,81 +183,57 @@ def _normal_scores(count: int) -> FloatArray:
     return np.asarray(scores / scores.std())
 
 
+def _tilt(specimen: Specimen, known: Laboratory) -> float:
+    """σ_b of the mean of the annotators; names have their matrices instead, and a specimen without labels none."""
+    tilted = specimen.named is None and specimen.counts.any()
+    return (known.tilt or 0.0) / float(np.sqrt(max(1, specimen.n_annotators))) if tilted else 0.0
+
+
 def _assumptions(specimen: Specimen, known: Laboratory) -> tuple[Assumption, ...]:
     unknown = specimen.named is None and known.tilt is None and bool(specimen.counts.any())
     independent = known.n_specimens < FEWEST_SPECIMENS
     flags: tuple[tuple[bool, Assumption], ...] = (
         (unknown, "annotator variance unknown"),
         (independent, "cells independent within the specimen"),
-        (specimen.target == "label", "the label is the truth of a cell"),
+        (specimen.target == "label", "label is the truth of a cell"),
     )
     return tuple(text for holds, text in flags if holds)
 
 
 @dataclass(frozen=True)
 class _GroupDraws:
-    """Draws of one group, as in ``QSums``, and what moves them."""
+    """Draws of one group, and what moves them."""
 
-    total: FloatArray
-    squares: FloatArray
-    weighted: FloatArray
-    outside: FloatArray
-    elsewhere: FloatArray
+    sums: QSums
     n_cells: int
-    prior: tuple[float, float]  # κ and m_g
+    kappa: float
+    mix: float  # m_g
     stretch: float
     tilt: float  # σ_b of the mean of the annotators
     draw_of_chain: npt.NDArray[np.intp]
 
-    @classmethod
-    def of(
-        cls,
-        specimen: Specimen,
-        sums: QSums,
-        g: int,
-        known: Laboratory,
-        mix: float,
-        draw_of_chain: npt.NDArray[np.intp],
-    ) -> "_GroupDraws":
-        """Draws of group g."""
-        tilted = specimen.named is None and specimen.counts.any()
-        tilt = (known.tilt or 0.0) / np.sqrt(max(1, specimen.annotators)) if tilted else 0.0
-        return cls(
-            sums.total[..., g],
-            sums.squares[..., g],
-            sums.weighted[..., g],
-            sums.outside,
-            sums.elsewhere[..., g],
-            len(specimen.cells),
-            (known.kappa, mix),
-            known.stretch,
-            float(tilt),
-            draw_of_chain,
-        )
-
     def moved(self, tilt: FloatArray | float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S, Σq² and the weighted mean of q after stretch and tilt b: each q moves towards 0 or 1 in proportion."""
-        n, share = self.n_cells, self.total / self.n_cells
+        n, total, squares, weighted = self.n_cells, self.sums.total, self.sums.squares, self.sums.weighted
+        share = total / n
         if self.stretch == 1.0 and self.tilt == 0.0:
-            return share, self.squares, self.weighted
-        target = expit(logit(stretched(share[..., None], n, self.stretch)[..., 0]) + tilt)
+            return share, squares, weighted
+        target = expit(logit(stretched(share, n, self.stretch)) + tilt)
         down, room = target <= share, np.where(target <= share, share, 1 - share)
         scale = np.where(room > 0, np.where(down, target, 1 - target) / np.where(room > 0, room, 1.0), 1.0)
-        other = n - 2 * self.total + self.squares  # Σ(1 − q)²
-        squares = np.where(down, scale**2 * self.squares, n - 2 * scale * (n - self.total) + scale**2 * other)
-        weighted = np.where(down, scale * self.weighted, 1 - scale * (1 - self.weighted))
-        return target, squares, weighted
+        up = n - 2 * scale * (n - total) + scale**2 * (n - 2 * total + squares)  # Σ(1 − scale (1 − q))²
+        moved = np.where(down, scale * weighted, 1 - scale * (1 - weighted))
+        return target, np.where(down, scale**2 * squares, up), moved
 
     def components(self) -> Components:
         """Variance of θ, nested: sampling given cells, cells given annotators, annotators."""
-        kappa, mix = self.prior
-        size = self.n_cells + kappa
+        prior, size = self.kappa * self.mix, self.n_cells + self.kappa
         nodes = _normal_scores(_TILTS) if self.tilt > 0 else np.zeros(1)
         by_node = np.empty((len(nodes), 3))
         for row, node in enumerate(nodes):
             share, squares, _ = self.moved(node * self.tilt)
-            c = (self.n_cells * share + kappa * mix) / size
-            inside = squares + kappa * mix - size * c**2
+            c = (self.n_cells * share + prior) / size
+            inside = squares + prior - size * c**2
             by_node[row] = inside.mean() / (size * (size + 1)), c.var(), c.mean()
         (sampling, cells, _), annotators = by_node.mean(axis=0), by_node[:, 2].var()
         if self.draw_of_chain.any():
@@ -309,27 +258,25 @@ def _group_share(
     values: FloatArray,
     delta: float,
 ) -> GroupShare:
-    n, kappa = draws.n_cells, draws.prior[0]
+    n, sums = draws.n_cells, draws.sums
     slide, _, weighted = draws.moved(draws.tilt * noise)
-    theta = draws.outside * draws.elsewhere + (1 - draws.outside) * weighted
+    theta = sums.outside * sums.elsewhere + (1 - sums.outside) * weighted
     components = draws.components()
-    readable, moved = components.cells + components.annotators, values * (n / (n + kappa)) ** 2
-    raw = draws.total / n
+    readable, moved = components.cells + components.annotators, values * (n / (n + draws.kappa)) ** 2
+    raw = sums.total / n
     return GroupShare(
         group=group.name,
         count=count,
         slide=Share.of(slide),
         patient=Share.of(theta),
         components=components,
-        thresholds=tuple(_decide(theta, readable, threshold, n, delta) for threshold in group.thresholds),
+        thresholds=tuple(_decide(theta, readable, t, n, delta) for t in group.thresholds),
         counted=_counted(specimen, group),
         r_hat=split_r_hat(raw),
         n_effective=effective_number(raw),
         raw=LogitShare.of(raw, n),
         read_values=values,
-        decision_values=np.asarray(
-            sum((value_for_decision(theta, moved, threshold) for threshold in group.thresholds), np.zeros(n))
-        ),
+        decision_values=sum((value_for_decision(theta, moved, t) for t in group.thresholds), np.zeros(n)),
     )
 
 
