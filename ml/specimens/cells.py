@@ -63,20 +63,12 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class NamedReads(EqualByValue):
-    """Blinded labels by annotators, and draws of their matrices.
+    """Blinded labels by annotators, and draws of their matrices."""
 
-    Attributes:
-        labels: of the n cells.
-        matrices: (B, A, K, K) draws of each annotator's matrix, answers last.
-        population: (K, K) answers of an annotator of the panel.
-        log_temperature: ln T of the opinions, and
-        log_concentration_shift: b, as in ``ReaderModel``.
-    """
-
-    labels: Annotations
-    matrices: FloatArray
-    population: FloatArray
-    log_temperature: float = 0.0
+    labels: Annotations  # of the n cells
+    matrices: FloatArray  # (B, A, K, K) draws of each annotator's matrix, answers last
+    population: FloatArray  # (K, K) answers of an annotator of the panel
+    log_temperature: float = 0.0  # of the opinions, as in ``ReaderModel``
     log_concentration_shift: float = 0.0
 
     @classmethod
@@ -129,30 +121,21 @@ class Members:
 class Specimen(EqualByValue):
     """Cells of one specimen, as a release predicts them and annotators label them.
 
-    Attributes:
-        key: of the specimen and the release: it seeds the draws.
-        cells: (n,) identifiers, each once.
-        classes: (K,) codes, each once.
-        prior: the release's predictions of the cells.
-        mix: (K,) class frequencies m of the calibration cells, positive, in sum one (``calibration_mix``).
-        label_counts: (n, K) blinded labels of annotators taken as alike; None if there are none.
-        n_annotators: distinct annotators of these labels.
-        named: labels by annotators with matrices, in place of counts.
-        target: "panel" for the experts' distribution of each cell; "label" if the concentration was fitted without
-            cells that were read twice, so that it means nothing and the truth of a cell is its label.
+    The target "panel" is the experts' distribution of each cell. "label" is for a concentration that was fitted without
+    cells that were read twice: it means nothing then, and the truth of a cell is its label.
 
     Raises:
         ValueError: identifiers twice, shapes that do not fit, a mix that is not positive, two kinds of labels.
     """
 
-    key: str
-    cells: tuple[str, ...]
-    classes: tuple[str, ...]
-    prior: PredictiveDistribution
-    mix: FloatArray
-    label_counts: IntArray | None = None
-    n_annotators: int = 0
-    named: NamedReads | None = None
+    key: str  # of the specimen and the release: it seeds the draws
+    cells: tuple[str, ...]  # (n,) identifiers, each once
+    classes: tuple[str, ...]  # (K,) codes, each once
+    prior: PredictiveDistribution  # the release's predictions of the cells
+    mix: FloatArray  # (K,) class frequencies m of the calibration cells, positive, in sum one (``calibration_mix``)
+    label_counts: IntArray | None = None  # (n, K) blinded labels of annotators taken as alike
+    n_annotators: int = 0  # distinct annotators of these labels
+    named: NamedReads | None = None  # labels by annotators with matrices, in place of counts
     target: Literal["panel", "label"] = "panel"
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +26,12 @@ _GRID = np.geomspace(*KAPPA_RANGE, 61)
 
 @dataclass(frozen=True)
 class Laboratory:
-    """What is known of a laboratory; the defaults are those of a new one.
+    """What is known of a laboratory; the defaults are those of a new one."""
 
-    Attributes:
-        kappa: κ, how strongly specimens resemble the calibration mix, in cells (``fit_kappa``).
-        tilt: σ_b of one annotator's common tilt on the log-odds of a share (``annotator_tilt``); None if unknown.
-        stretch: factor of the spread of a share on the log-odds (``fit_stretch``).
-        n_specimens: completely read specimens that the factor was fitted from.
-    """
-
-    kappa: float = DEFAULT_KAPPA
-    tilt: float | None = None
-    stretch: float = 1.0
-    n_specimens: int = 0
+    kappa: float = DEFAULT_KAPPA  # κ, how strongly specimens resemble the calibration mix, in cells (``fit_kappa``)
+    tilt: float | None = None  # σ_b of an annotator's tilt on a share's log-odds (``annotator_tilt``); None if unknown
+    stretch: float = 1.0  # factor of the spread of a share on the log-odds (``fit_stretch``)
+    n_specimens: int = 0  # completely read specimens that the factor was fitted from
 
     def __post_init__(self) -> None:
         if not 0 < self.kappa < np.inf or not 0 < self.stretch < np.inf or not 0 <= (self.tilt or 0.0) < np.inf:
@@ -47,10 +40,7 @@ class Laboratory:
 
 @dataclass(frozen=True)
 class LogitShare:
-    """A slide's share on the log-odds, with half a cell added: mean and variance, median and 95 % limits of the draws.
-
-    They are taken before tilt and stretch.
-    """
+    """Draws of a slide's share on the log-odds with half a cell added, before stretch and tilt; limits of 95 %."""
 
     n_cells: int
     mean: float
@@ -81,8 +71,7 @@ def stretched(shares: FloatArray, n_cells: int, factor: float) -> FloatArray:
     return np.asarray(np.clip((expit(median + factor * (logits - median)) * (n_cells + 1) - 0.5) / n_cells, 0.0, 1.0))
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Factor of the spread."""
 
     factor: float  # 1 below 20 specimens; √ρ⁺; from 50 on the conformal quantile in half widths of the raw interval
@@ -123,8 +112,7 @@ def fit_stretch(predicted: Sequence[LogitShare], truth: Sequence[float]) -> Stre
     return Stretch(max(float(scores[rank - 1]), 1e-3), rho, count, "conformal")
 
 
-@dataclass(frozen=True)
-class CoverageBand:
+class CoverageBand(NamedTuple):
     """How many intervals of a band of true shares cover the truth."""
 
     low: float
@@ -136,13 +124,7 @@ class CoverageBand:
 def coverage_by_band(
     intervals: npt.ArrayLike, truth: npt.ArrayLike, bounds: Sequence[float] = (0.0, 0.05, 0.2, 0.5, 1.0)
 ) -> list[CoverageBand]:
-    """Count covered truths by band of the true share, [a, b) and the last closed.
-
-    Args:
-        intervals: (R, 2).
-        truth: (R,).
-        bounds: of the bands, ascending.
-    """
+    """Count true shares (R,) that intervals (R, 2) cover, by band [a, b) of the truth; the last is closed."""
     limits, target = np.asarray(intervals, dtype=np.float64).reshape(-1, 2), np.asarray(truth, dtype=np.float64)
     covered = (limits[:, 0] <= target + 1e-12) & (target <= limits[:, 1] + 1e-12)
     band = np.clip(np.searchsorted(bounds, target, side="right") - 1, 0, len(bounds) - 2)

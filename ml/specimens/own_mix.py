@@ -170,8 +170,6 @@ def _dirichlet(rng: np.random.Generator, shapes: FloatArray, fallback: FloatArra
 def split_r_hat(draws: FloatArray) -> float:
     """Split R̂ of draws (T, C): √ of the variance of all over that within half chains."""
     half = len(draws) // 2
-    if half < 2:
-        return 1.0
     halves = np.concatenate([draws[:half], draws[half : 2 * half]], axis=1)
     within = float(halves.var(axis=0, ddof=1).mean())
     between = float(halves.mean(axis=0).var(ddof=1))
@@ -183,5 +181,4 @@ def split_r_hat(draws: FloatArray) -> float:
 def effective_number(draws: FloatArray) -> float:
     """Independent draws that would give the mean of draws (T, C) as exactly, from the spread of the chains' means."""
     spread = float(draws.mean(axis=0).var(ddof=1))
-    variance = float(draws.var())
-    return float(min(draws.size, draws.shape[1] * variance / spread)) if spread > 1e-20 else float(draws.size)
+    return float(min(draws.size, draws.shape[1] * draws.var() / spread)) if spread > 1e-20 else float(draws.size)

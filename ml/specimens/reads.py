@@ -16,8 +16,6 @@ from ml.util.arrays import FloatArray, IntArray
 _THINNED = 4
 # share of a variance that a read leaves at least
 _LEFT = 1e-3
-# cells at once, which bounds the memory
-_BLOCK = 256
 
 
 def value_reads(
@@ -27,44 +25,27 @@ def value_reads(
 
     Members of several draws of the annotators' matrices count as one mixture.
     """
-    pooled = members.pooled()
-    n_classes = membership.size
-    ratios = draws.ratios[::_THINNED].reshape(-1, n_classes)
-    to_group = (membership[:, None] == np.arange(n_groups)).astype(np.float64)
-    blocks = [slice(start, start + _BLOCK) for start in range(0, pooled.class_probs.shape[2], _BLOCK)]
-    n_cells = pooled.class_probs.shape[2]
-    share = sum((_means(pooled, ratios, cells)[0] @ to_group).sum(axis=0) for cells in blocks) / n_cells
-    centred = share - share.mean(axis=0)
-    values, class_probs = np.empty((n_cells, n_groups)), np.empty((n_cells, n_classes))
-    for cells in blocks:
-        means, kinds, of_kind = _means(pooled, ratios, cells)
-        products = _products(pooled, kinds.mean(axis=1), of_kind, cells)
-        products -= means.transpose(0, 2, 1) @ means / len(ratios)
-        covariance = to_group.T @ products / n_cells + centred.T @ means / len(ratios)
-        class_probs[cells] = means.mean(axis=1)
-        values[cells] = (covariance**2 / np.maximum(class_probs[cells], 1e-300)[:, None]).sum(axis=2)
-    return values, class_probs
-
-
-def _means(members: Members, ratios: FloatArray, cells: slice) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """μ (n, D, K) given each mix, P(kind) (n, D, K), and weights (S, n, K) of the members given a kind."""
-    probs, alpha, mean = members.class_probs[0, :, cells], members.concentration[0, :, cells], members.mean[0, cells]
-    of_kind = members.weights[0, :, cells, None] * probs / np.maximum(mean, 1e-300)
+    pooled, n_cells = members.pooled(), draws.kinds.shape[2]
+    probs, alpha, mean = pooled.class_probs[0], pooled.concentration[0, ..., None], pooled.mean[0]
+    ratios = draws.ratios[::_THINNED].reshape(-1, membership.size)
     kinds = mean[:, None] * ratios
-    kinds /= kinds.sum(axis=2, keepdims=True)
-    # row k: E[q | kind k] = Σ_s P(s | k) (α_s f_s + e_k) / (α_s + 1)
-    part = of_kind / (alpha[..., None] + 1)
-    given_kind = np.einsum("snk,snl->nkl", part * alpha[..., None], probs)
-    given_kind += np.eye(probs.shape[2]) * part.sum(axis=0)[:, :, None]
-    return kinds @ given_kind, kinds, of_kind
+    kinds /= kinds.sum(axis=2, keepdims=True)  # (n, D, K)
+    of_kind = pooled.weights[0, ..., None] * probs / np.maximum(mean, 1e-300)  # P(member | kind) (S, n, K)
+    # row k of a cell: E[q | kind k] = Σ_s P(s | k) (α_s f_s + e_k) / (α_s + 1)
+    part, identity = of_kind / (alpha + 1), np.eye(membership.size)
+    given_kind = np.einsum("snk,snl->nkl", part * alpha, probs) + identity * part.sum(axis=0)[:, :, None]
+    means = kinds @ given_kind  # μ given each mix (n, D, K)
+    products = _products(probs, alpha, of_kind * kinds.mean(axis=1)) - means.transpose(0, 2, 1) @ means / len(ratios)
+    to_group = (membership[:, None] == np.arange(n_groups)).astype(np.float64)
+    share = (means @ to_group).mean(axis=0)
+    covariance = to_group.T @ products / n_cells + (share - share.mean(axis=0)).T @ means / len(ratios)
+    class_probs = means.mean(axis=1)
+    return (covariance**2 / np.maximum(class_probs, 1e-300)[:, None]).sum(axis=2), class_probs
 
 
-def _products(members: Members, kinds: FloatArray, of_kind: FloatArray, cells: slice) -> FloatArray:
-    """E[q_k q_l] (n, K, K) over kinds and members."""
-    probs, alpha = members.class_probs[0, :, cells], members.concentration[0, :, cells, None]
-    joint = of_kind * kinds  # P(member, kind)
-    weight = joint.sum(axis=2, keepdims=True)
-    scale = 1 / ((alpha + 1) * (alpha + 2))
+def _products(probs: FloatArray, alpha: FloatArray, joint: FloatArray) -> FloatArray:
+    """E[q_k q_l] (n, K, K) of Dir(α f + e_z), over P(member, kind z) (S, n, K)."""
+    weight, scale = joint.sum(axis=2, keepdims=True), 1 / ((alpha + 1) * (alpha + 2))
     crossed = np.einsum("snk,snl->nkl", scale * alpha * joint, probs)
     both = np.einsum("snk,snl->nkl", scale * alpha**2 * weight * probs, probs)
     diagonal = (scale * (2 * joint + alpha * weight * probs)).sum(axis=0)

@@ -6,7 +6,7 @@ q_0 ~ Dir(κ m), which for certain cells is Beta(κ m_g + x, κ (1 − m_g) + n 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -141,10 +141,8 @@ def measure_specimen(
     """
     if not 0 < delta < 0.5:
         raise ValueError(f"delta must lie in (0, 1/2), got {delta}")
-    known = laboratory or Laboratory()
-    rows, columns = specimen.order
-    members, mix = specimen.members(), specimen.mix[columns]
-    membership, own = specimen.memberships(groups)[columns], len(rows) >= FEWEST_FOR_OWN_MIX
+    (rows, columns), members, known = specimen.order, specimen.members(), laboratory or Laboratory()
+    membership, mix, own = specimen.memberships(groups)[columns], specimen.mix[columns], len(rows) >= FEWEST_FOR_OWN_MIX
     rng, sweeps, begin = seeded(specimen.key), SWEEPS, None
     while True:
         more, every = sweeps if begin is None else sweeps // 2, sweeps // SWEEPS
@@ -166,15 +164,8 @@ def measure_specimen(
         shares.append(
             _group_share(specimen, group, of_group, noise, int(counts[g]), values[back[0], g], delta * resolved)
         )
-    return SpecimenShares(
-        n_cells=len(rows),
-        mix="own" if own else "training",
-        resolved=resolved,
-        sweeps=sweeps,
-        groups=tuple(shares),
-        class_probs=class_probs[back[0]][:, back[1]],
-        assumes=_assumptions(specimen, known),
-    )
+    in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, known)
+    return SpecimenShares(len(rows), "own" if own else "training", resolved, sweeps, tuple(shares), *in_order)
 
 
 def _normal_scores(count: int) -> FloatArray:
@@ -192,12 +183,8 @@ def _tilt(specimen: Specimen, known: Laboratory) -> float:
 def _assumptions(specimen: Specimen, known: Laboratory) -> tuple[Assumption, ...]:
     unknown = specimen.named is None and known.tilt is None and bool(specimen.counts.any())
     independent = known.n_specimens < FEWEST_SPECIMENS
-    flags: tuple[tuple[bool, Assumption], ...] = (
-        (unknown, "annotator variance unknown"),
-        (independent, "cells independent within the specimen"),
-        (specimen.target == "label", "label is the truth of a cell"),
-    )
-    return tuple(text for holds, text in flags if holds)
+    holds = (unknown, independent, specimen.target == "label")
+    return tuple(name for name, flag in zip(get_args(Assumption), holds, strict=True) if flag)
 
 
 @dataclass(frozen=True)
