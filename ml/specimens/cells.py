@@ -37,15 +37,10 @@ _Part = tuple[npt.NDArray[np.intp], DirichletMixtureCpe]  # some cells, and thei
 
 @dataclass(frozen=True)
 class Threshold:
-    """A share of a group that matters.
+    """A share of a group that matters."""
 
-    Args:
-        at: the share, in (0, 1).
-        miss_cost: cost of calling a share below that is above, in costs of the opposite error.
-    """
-
-    at: float
-    miss_cost: float = 1.0
+    at: float  # in (0, 1)
+    miss_cost: float = 1.0  # cost of calling a share below that is above, in costs of the opposite error
 
     def __post_init__(self) -> None:
         if not 0 < self.at < 1 or not 0 < self.miss_cost < np.inf:
@@ -75,17 +70,10 @@ class NamedReads(EqualByValue):
     def of(
         cls, model: ReaderModel, labels: Annotations, names: Sequence[str], mix: FloatArray, draws: int, seed: int = 0
     ) -> "NamedReads":
-        """Draw matrices of a fitted model.
+        """Draw matrices of a fitted model, 2 to 25 of each annotator of the labels, by name and seed.
 
-        Row k of a matrix is Dir((n m_k + 10) C_k), n the labels that the annotator's matrix was fitted from.
-
-        Args:
-            model: of the annotators.
-            labels: of the specimen's cells.
-            names: A names of the annotators of ``labels``.
-            mix: (K,) class frequencies of the labels of the fit.
-            draws: B, from 2 to 25.
-            seed: of the draws, which depend on it and on the names.
+        Row k of a matrix is Dir((n m_k + 10) C_k), n the labels that the annotator's matrix was fitted from, with class
+        frequencies m (K,) as of the calibration cells.
         """
         fitted_from = dict(zip(model.names, model.n_labels, strict=True))
         matrices = np.empty((draws, len(names), *model.population.shape))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -147,13 +147,10 @@ def annotator_tilt(labels: Annotations, group: Sequence[int]) -> float | None:
     inside = np.full((labels.n_annotators, labels.n_cases), np.nan)
     inside[labels.annotator, labels.case] = np.isin(labels.label, np.asarray(group))
     total = weight = 0.0
-    for first in range(labels.n_annotators):
-        for second in range(first):
-            both = ~np.isnan(inside[first] + inside[second])
-            n = int(both.sum())
-            if n < 2:
-                continue
-            one, other = inside[first, both], inside[second, both]
+    for first, second in combinations(inside, 2):
+        both = ~np.isnan(first + second)
+        if (n := int(both.sum())) > 1:
+            one, other = first[both], second[both]
             pooled = (one.sum() + other.sum() + 1) / (2 * n + 2)
             noise = (one - other).var(ddof=1) / n / (pooled * (1 - pooled)) ** 2
             difference = float(half_cell_logit(one.mean(), n) - half_cell_logit(other.mean(), n))
@@ -165,11 +162,8 @@ def fit_kappa(specimens: Sequence[Specimen], default: float = DEFAULT_KAPPA) -> 
     """Fit κ with the mean m fixed, by expectation–maximisation over kinds of cells.
 
     The likelihood of a specimen's kinds is the Dirichlet-multinomial of their counts; ln κ has a normal prior around
-    the default with standard deviation ½, and κ stays within .5 and 5. Specimens of fewer than 20 cells are left out.
-
-    Args:
-        specimens: of one laboratory, with one release.
-        default: returned without specimens.
+    the default with standard deviation ½, and κ stays within .5 and 5. Specimens of one release are used, from 20 cells
+    on; without any the default is returned.
     """
     used = [(s.key, s.members().mean, s.mix[s.order[1]]) for s in specimens if len(s.cells) >= FEWEST_FOR_OWN_MIX]
     kappa = default
@@ -179,16 +173,11 @@ def fit_kappa(specimens: Sequence[Specimen], default: float = DEFAULT_KAPPA) -> 
         for key, mean, mix in used:
             rng = seeded(f"{key}|kappa")
             drawn = sample_own_mix(mean, mix, kappa, rng, chains=_FIT_CHAINS, sweeps=_FIT_SWEEPS)
-            counts = (drawn.kinds.reshape(-1, drawn.kinds.shape[2])[..., None] == np.arange(mix.size)).sum(axis=1)
-            objective = objective + _log_likelihoods(counts, mix).mean(axis=0)
+            counts = (drawn.kinds[..., None] == np.arange(mix.size)).sum(axis=2).reshape(-1, 1, mix.size)
+            shapes = _GRID[:, None] * mix
+            of_classes = (gammaln(counts + shapes) - gammaln(shapes)).sum(axis=2).mean(axis=0)
+            objective = objective + of_classes + gammaln(_GRID) - gammaln(_GRID + mean.shape[1])
         before, kappa = kappa, float(_GRID[int(np.argmax(objective))])
         if kappa == before:
             break
     return kappa
-
-
-def _log_likelihoods(counts: npt.NDArray[np.int64], mix: FloatArray) -> FloatArray:
-    """Log probabilities (D, G) of counts (D, K) for each κ of the grid."""
-    shapes = _GRID[:, None] * mix
-    classes = (gammaln(counts[:, None] + shapes) - gammaln(shapes)).sum(axis=2)
-    return np.asarray(classes + gammaln(_GRID) - gammaln(_GRID + counts.sum(axis=1, keepdims=True)))

@@ -77,14 +77,8 @@ def expected_loss(above: npt.ArrayLike, threshold: Threshold) -> FloatArray:
 def reads_are_settled(theta: FloatArray, readable: float, threshold: Threshold, delta: float = 0.02) -> bool:
     """Whether all further reads together change the side of the decision with less than δ.
 
-    Reads remove at most the parts of the variance that cells and annotators have; the mean then moves by as much.
-    The part of sampling stays: an open decision that is settled needs more cells.
-
-    Args:
-        theta: draws of the patient's share.
-        readable: variance that reads can remove.
-        threshold: with the cost of a miss.
-        delta: δ.
+    Reads remove at most the parts of the variance that cells and annotators have (``readable``); the mean then moves by
+    as much. The part of sampling stays: an open decision that is settled needs more cells.
     """
     mean, variance = theta.mean(), theta.var()
     if not 0 < readable < np.inf or not variance > 0:

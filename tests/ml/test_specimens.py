@@ -255,12 +255,8 @@ def test_matrices_that_are_not_certain_add_variance_of_annotators() -> None:
     known = NamedReads(labels, np.tile(model.confusions, (10, 1, 1, 1)), np.eye(4))
     fixed = measure_specimen(specimen(prior, named=known), GROUPS).groups[1]
     assert drawn.components.annotators > 5 * fixed.components.annotators
-    assert drawn.components.total == pytest.approx(drawn_variance(drawn.patient.low, drawn.patient.high), rel=0.25)
-
-
-def drawn_variance(low: float, high: float) -> float:
-    """Variance of a normal interval."""
-    return ((high - low) / 3.92) ** 2
+    width = drawn.patient.high - drawn.patient.low
+    assert drawn.components.total == pytest.approx((width / 3.92) ** 2, rel=0.25)
 
 
 def test_components_are_the_nested_variances_in_their_order() -> None:
