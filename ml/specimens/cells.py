@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
 from ml.annotators.posterior import Opinions, answer_distribution
+from ml.dataframes import refuse_row_names
 from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution
 from ml.util.arrays import EqualByValue, FloatArray, IntArray, as_label_counts, as_vector
 
@@ -127,6 +128,7 @@ class Specimen(EqualByValue):
     target: Literal["panel", "label"] = "panel"
 
     def __post_init__(self) -> None:
+        refuse_row_names(label_counts=self.label_counts, mix=self.mix)
         shape = (len(self.cells), len(self.classes))
         for name, codes in (("cells", self.cells), ("classes", self.classes)):
             code, times = Counter(codes).most_common(1)[0] if codes else ("", 0)
@@ -204,6 +206,7 @@ def calibration_mix(label_counts: npt.ArrayLike, weights: npt.ArrayLike | None =
         label_counts: (N, K); a cell counts once however many labels it has.
         weights: (N,) 1/π if triage chose the cells.
     """
+    refuse_row_names(label_counts=label_counts, weights=weights)
     counts = as_label_counts(label_counts)
     totals = counts.sum(axis=1)
     weight = np.ones(len(counts)) if weights is None else as_vector(weights, len(counts), "weights", 0, np.inf)

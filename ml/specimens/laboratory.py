@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.special import chdtri, expit, gammaln, logit
 
 from ml.annotations import Annotations
+from ml.dataframes import refuse_row_names
 from ml.specimens.cells import Specimen, seeded
 from ml.specimens.own_mix import FEWEST_FOR_OWN_MIX, sample_own_mix
 from ml.util.arrays import FloatArray
@@ -125,6 +126,7 @@ def coverage_by_band(
     intervals: npt.ArrayLike, truth: npt.ArrayLike, bounds: Sequence[float] = (0.0, 0.05, 0.2, 0.5, 1.0)
 ) -> list[CoverageBand]:
     """Count true shares (R,) that intervals (R, 2) cover, by band [a, b) of the truth; the last is closed."""
+    refuse_row_names(intervals=intervals, truth=truth)
     limits, target = np.asarray(intervals, dtype=np.float64).reshape(-1, 2), np.asarray(truth, dtype=np.float64)
     covered = (limits[:, 0] <= target + 1e-12) & (target <= limits[:, 1] + 1e-12)
     band = np.clip(np.searchsorted(bounds, target, side="right") - 1, 0, len(bounds) - 2)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from ml.dataframes import refuse_row_names
 from ml.specimens.cells import Members, Threshold
 from ml.specimens.own_mix import MixDraws
 from ml.util.arrays import FloatArray, IntArray
@@ -100,6 +101,7 @@ def choose_reads(values: FloatArray, n_reads: int, cells: tuple[str, ...], ties:
         cells: (n,) identifiers.
         ties: (n,) values for the share, which rank cells that no single read of which changes a decision.
     """
+    refuse_row_names(values=values, ties=ties)
     others = np.zeros(len(cells)) if ties is None else ties
     ranked = sorted(range(len(cells)), key=lambda row: (-values[row], -others[row], cells[row]))
     return [cells[row] for row in ranked[:n_reads] if values[row] > 0 or others[row] > 0]
