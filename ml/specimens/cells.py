@@ -164,11 +164,7 @@ class Specimen(EqualByValue):
         return np.array(cells), np.array(sorted(range(len(self.classes)), key=self.classes.__getitem__))
 
     def memberships(self, groups: Sequence[Group]) -> IntArray:
-        """Number (K,) of each class's group, in the order of ``classes``; the number of groups for none.
-
-        Raises:
-            ValueError: a class that the release lacks, or of two groups, or a group without classes.
-        """
+        """Number (K,) of each class's group, in the order of ``classes``; the number of groups for none."""
         number = dict.fromkeys(self.classes, len(groups))
         for row, group in enumerate(groups):
             if not group.classes:
@@ -200,11 +196,9 @@ class Specimen(EqualByValue):
 
 
 def calibration_mix(label_counts: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> FloatArray:
-    """Class frequencies m (K,) of calibration cells, with half a label of every class together.
+    """Class frequencies m (K,) of calibration cells with labels (N, K), and half a label of all classes together.
 
-    Args:
-        label_counts: (N, K); a cell counts once however many labels it has.
-        weights: (N,) 1/π if triage chose the cells.
+    A cell counts once however many labels it has, by its weight 1/π (N,) if triage chose the cells.
     """
     refuse_row_names(label_counts=label_counts, weights=weights)
     counts = as_label_counts(label_counts)

@@ -85,11 +85,8 @@ def fit_stretch(predicted: Sequence[LogitShare], truth: Sequence[float]) -> Stre
     """Learn how far errors of cells of one patient hang together.
 
     ρ = max(1, Σ(ℓ(S) − ℓ(truth))² / Σ Var ℓ(S)), ρ⁺ = ρ R / χ²_{.25, R}. From 50 specimens on the conformal quantile of
-    the errors in half widths of the raw interval, each on its side of the median.
-
-    Args:
-        predicted: share of one group in R completely read specimens of held-out patients, without their labels.
-        truth: the shares by all labels.
+    the errors in half widths of the raw interval, each on its side of the median. Shares of one group in R completely
+    read specimens of held-out patients are predicted without their labels, and true by all of them.
 
     Raises:
         ValueError: not as many of one as of the other.
@@ -140,11 +137,7 @@ def annotator_tilt(labels: Annotations, group: Sequence[int]) -> float | None:
     """Estimate σ_b of one annotator's tilt from cells that several annotators read; None without any such pair.
 
     For annotators r and s with n shared cells, the squared difference of their log-odds of the group's share less its
-    sampling variance has the mean 2 σ_b²; pairs are weighted by n.
-
-    Args:
-        labels: blinded labels of a laboratory's cells.
-        group: class numbers of the group.
+    sampling variance has the mean 2 σ_b²; pairs are weighted by n. The group is given by its class numbers.
     """
     inside = np.full((labels.n_annotators, labels.n_cases), np.nan)
     inside[labels.annotator, labels.case] = np.isin(labels.label, np.asarray(group))

@@ -161,9 +161,8 @@ def measure_specimen(
     for g, group in enumerate(groups):
         moves = float(mix[membership == g].sum()), known.stretch, _tilt(specimen, known), draws.draw_of_chain
         of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, *moves)
-        shares.append(
-            _group_share(specimen, group, of_group, noise, int(counts[g]), values[back[0], g], delta * resolved)
-        )
+        numbers = int(counts[g]), values[back[0], g], delta * resolved
+        shares.append(_group_share(specimen, group, of_group, noise, *numbers))
     in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, known)
     return SpecimenShares(len(rows), "own" if own else "training", resolved, sweeps, tuple(shares), *in_order)
 
