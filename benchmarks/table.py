@@ -35,6 +35,7 @@ WITH_GOALS = (
     "training",
     "int8",
     "ensembles",
+    "specimens",
     "start_and_size",
 )
 WITHOUT_GOALS = ("large_inputs", "service", "unit_costs", "scaling", "health")

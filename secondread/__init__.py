@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         expected_squared_loss,
     )
     from ml.tables import TableError, compare, evaluate, rank_second_reads
-    from secondread import agreement, annotators, calibration, conformal, distributions, metrics, tables
+    from secondread import agreement, annotators, calibration, conformal, distributions, metrics, specimens, tables
     from secondread.calibrator import Calibrator
     from secondread.charts import plot_reliability, plot_triage
 
@@ -77,7 +77,16 @@ _HOMES = {
     "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
     "secondread.calibrator": ("Calibrator",),
     "secondread.charts": ("plot_reliability", "plot_triage"),
-    "secondread": ("agreement", "annotators", "calibration", "conformal", "distributions", "metrics", "tables"),
+    "secondread": (
+        "agreement",
+        "annotators",
+        "calibration",
+        "conformal",
+        "distributions",
+        "metrics",
+        "specimens",
+        "tables",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -118,6 +127,7 @@ __all__ = [
     "plot_reliability",
     "plot_triage",
     "rank_second_reads",
+    "specimens",
     "tables",
 ]
 

@@ -142,12 +142,18 @@ EXEMPT = {
             "agreement.PairAgreement agreement.SiteAgreement annotators.Choice annotators.HeldOutGain "
             "annotators.NamedPosterior annotators.WeekBand calibration.FitReport conformal.SetQuality "
             "conformal.Thresholds metrics.Change metrics.ClassEvaluation metrics.Estimate "
-            "metrics.Evaluation metrics.ReliabilityBin tables.Comparison"
+            "metrics.Evaluation metrics.ReliabilityBin tables.Comparison specimens.Components "
+            "specimens.CoverageBand specimens.GroupShare specimens.LogitShare specimens.Share "
+            "specimens.SpecimenShares specimens.Stretch specimens.ThresholdDecision"
         ),
-        "numbers of rows, annotators and classes": "annotators.Annotations metrics.Readings",
+        "numbers of rows, annotators and classes": "annotators.Annotations metrics.Readings specimens.NamedReads",
         "made of a distribution": "annotators.Opinions",
         "parameters, one matrix per annotator": "annotators.ReaderModel",
-        "no table": "annotators.describe_annotator_habit conformal.fewest_patients",
+        "no table": (
+            "annotators.describe_annotator_habit conformal.fewest_patients specimens.annotator_tilt "
+            "specimens.fit_kappa specimens.fit_stretch specimens.measure_specimen"
+        ),
+        "arrays, which refuse names of rows": ("specimens.Specimen specimens.choose_reads specimens.coverage_by_band"),
         "a result is drawn": "plot_reliability",
         "names of columns, and choices": "agreement.AgreementOptions tables.EvaluationOptions",
         "rows are matched by case_id": (
@@ -159,7 +165,9 @@ EXEMPT = {
         ),
         "what a reader of tables returns: rows with their case_id": "tables.Predictions",
         "rows are named by case_id": "tables.read_annotations",
-        "parameters": "calibration.Calibration calibration.Calibrator",
+        "parameters": (
+            "calibration.Calibration calibration.Calibrator specimens.Group specimens.Laboratory specimens.Threshold"
+        ),
         "an error": "calibration.FitError tables.TableError",
         "the labels of one case": "metrics.disagreement_kernel",
         "parameters, one per feature": "calibration.ConcentrationHead",
