@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -14,8 +14,10 @@ from pydantic import (
     Field,
     PlainSerializer,
     StringConstraints,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    field_validator,
 )
 from pydantic_core import PydanticKnownError
 
@@ -75,8 +77,8 @@ def _require_digits(value: Any) -> Any:
     return value
 
 
-#: A whole number; of a text pydantic would take "1.000", a thousand in German, for 1.
-WholeNumber = Annotated[int, BeforeValidator(_require_digits)]
+#: For whole numbers, after their limits: of a text pydantic would take "1.000", a thousand in German, for 1.
+DIGITS = BeforeValidator(_require_digits)
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 
@@ -96,6 +98,18 @@ class RequestModel(DescribedModel):
     """Base of request bodies; rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_for_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false, which pydantic would take for 1 and 0."""
+        if isinstance(value, bool) and info.field_name is not None:
+            annotation = cls.model_fields[info.field_name].annotation
+            choices = (annotation, *get_args(annotation))
+            kinds = {get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in choices}
+            if kinds & {int, float} and bool not in kinds:
+                raise PydanticKnownError("float_type")
+        return value
 
 
 class ResponseModel(DescribedModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from app.database.tables.values import Reveal, Rule
-from app.http.models import Line, RequestModel, ResponseModel, WholeNumber
+from app.http.models import DIGITS, Line, RequestModel, ResponseModel
 from ml.messages import Message
 
 
@@ -17,7 +17,7 @@ class UrgentClassIn(RequestModel):
 
     class_code: Annotated[Line, Field(alias="class")]
     above: Annotated[float, Field(gt=0, lt=1)]
-    hours: Annotated[WholeNumber, Field(ge=1, le=24 * 365)]
+    hours: Annotated[int, Field(ge=1, le=24 * 365), DIGITS]
 
 
 class UrgentClassOut(ResponseModel):
@@ -35,14 +35,14 @@ class PolicyIn(RequestModel):
 
     rule: Rule = "disagreement"
     threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
-    capacity_per_day: Annotated[WholeNumber, Field(ge=1, le=1_000_000)] | None = None
+    capacity_per_day: Annotated[int, Field(ge=1, le=1_000_000), DIGITS] | None = None
     audit_rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     target_error: Annotated[float, Field(gt=0, lt=2)] = 0.02
     adjudicate_below: Annotated[float, Field(gt=0, lt=1)] | None = 0.90
-    max_labels: Annotated[WholeNumber, Field(ge=2, le=100)] = 5
+    max_labels: Annotated[int, Field(ge=2, le=100), DIGITS] = 5
     reveal: Reveal = "after_case_closed"
-    lease_seconds: Annotated[WholeNumber, Field(ge=30, le=86_400)] = 600
-    due_days: Annotated[WholeNumber, Field(ge=1, le=365)] = 7
+    lease_seconds: Annotated[int, Field(ge=30, le=86_400), DIGITS] = 600
+    due_days: Annotated[int, Field(ge=1, le=365), DIGITS] = 7
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
     draw_readers: bool = False
     require_qualification: bool = False

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 0b02cb65e30e4441.
+"""Operations of the API. Made from the OpenAPI document 6a8c6a6e682bbd71.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

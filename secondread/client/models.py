@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 0b02cb65e30e4441.
+"""What the API takes and answers. Made from the OpenAPI document 6a8c6a6e682bbd71.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -327,6 +327,13 @@ def test_a_field_that_the_server_decides_is_refused(shared_service: Service, nam
     assert (answer.status_code, name in answer.text) == (422, True), answer.text
 
 
+@pytest.mark.parametrize("field", ["threshold", "audit_rate", "repeat_rate", "max_labels"])
+def test_true_and_false_are_no_numbers(shared_service: Service, field: str) -> None:
+    for value in (True, False):
+        answer = shared_service.post("admin", "/v1/policies", json={"threshold": 0.2, "reason": "test", field: value})
+        assert (answer.status_code, answer.json()["errors"][0]["where"]) == (422, ["body", field])
+
+
 @pytest.mark.parametrize("query", ["partition=nonsense", "sort=password", "limit=0", "limit=100000", "cursor=x"])
 def test_filters_and_orders_are_those_that_are_listed(shared_service: Service, query: str) -> None:
     answer = shared_service.get("viewer", f"/v1/cases?{query}")

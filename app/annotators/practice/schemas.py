@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import Field
 
 from app.database.tables.values import EligibilityReason, PracticePurpose, QualificationKind, RunState
-from app.http.models import ClassOut, Line, Reason, RequestModel, ResponseModel, Sentence, WholeNumber
+from app.http.models import DIGITS, ClassOut, Line, Reason, RequestModel, ResponseModel, Sentence
 
 _Name = Annotated[Line, Field(max_length=100)]
 
@@ -17,9 +17,9 @@ class PracticeSetIn(RequestModel):
 
     name: _Name
     purpose: PracticePurpose
-    n_cells: Annotated[WholeNumber, Field(ge=2, le=1000)] = 80
-    n_per_run: Annotated[WholeNumber, Field(ge=2, le=200)] | None = None
-    min_labels: Annotated[WholeNumber, Field(ge=2, le=20)] = 3
+    n_cells: Annotated[int, Field(ge=2, le=1000), DIGITS] = 80
+    n_per_run: Annotated[int, Field(ge=2, le=200), DIGITS] | None = None
+    min_labels: Annotated[int, Field(ge=2, le=20), DIGITS] = 3
     borderline_share: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
