@@ -116,8 +116,8 @@ from app.cases.queries import (
     read_outcomes,
     requests_of,
     same_images,
-    settled_cells,
     sorted_case_ids,
+    standing_outcomes,
     stored_image_names,
     wants_repeats,
 )

@@ -10,13 +10,14 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit.chain.covered_rows import update_columns
-from app.cases.service import ResolvedCase, settled_cells
+from app.cases.service import ResolvedCase, standing_outcomes
 from app.database.tables import (
     LEASED,
     Alias,
     Annotator,
     Case,
     Label,
+    Outcome,
     PolicyRow,
     Read,
     ReadRequest,
@@ -102,7 +103,8 @@ def give_back(session: Session, requests: type[AnyRequest], ids: Collection[uuid
     back = update_columns(requests, state="open", lease_expires_at=None)
     session.execute(back.where(requests.id.in_(ids)))
     # for repeats too, which this does not find, so that the time of an answer does not tell them
-    withdraw_adjudications(session, ReadRequest.id.in_(ids), ReadRequest.case_id.in_(settled_cells()))
+    settled = standing_outcomes().where(Outcome.case_id == ReadRequest.case_id).exists()
+    withdraw_adjudications(session, ReadRequest.id.in_(ids), settled)
 
 
 def open_request_of_case(
