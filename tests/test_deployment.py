@@ -124,6 +124,8 @@ def test_the_scripts_make_two_roles_of_which_the_service_owns_nothing(two_roles:
             connection.execute("CREATE TABLE mine (id int)")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_folder_of_secrets_that_is_missing_is_one_line(tmp_path: Path) -> None:
     made = Installation(tmp_path / "home")
     made.environment["SECONDREAD_SECRETS"] = str(tmp_path / "nowhere")

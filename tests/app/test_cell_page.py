@@ -71,6 +71,8 @@ def test_no_more_labels_are_asked_for_than_the_policy_allows(service: Service) -
     assert "more label" not in page
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_previous_and_next_stay_in_the_list_that_a_lead_came_from(service: Service) -> None:
     all_once(service)
     for number in range(6):

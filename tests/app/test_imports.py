@@ -312,6 +312,8 @@ def test_every_file_of_an_archive_becomes_a_row_or_is_named_with_the_reason(serv
     assert named["rows"][1]["detail"] == "no row of manifest.csv names it"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_failed_rows_come_as_a_file_that_no_spreadsheet_computes(service: Service) -> None:
     lines = ["gone.png,=1+1,,,", "a.png,fine,,,", "gone.png,two,,,"]
     body = (MANIFEST + "\n".join(lines) + "\n").encode()

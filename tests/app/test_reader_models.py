@@ -250,6 +250,8 @@ def test_annotators_who_lean_are_called_different_and_others_not(service: Servic
         assert any("use the classes differently" in text for text in document["warnings"]) == (leaning > 0)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("weighting", ["ipw", "none"])
 def test_metrics_comparison_and_report_have_both_intervals(service: Service, weighting: str) -> None:
     fill(service.context, 120, leaning=0.6)

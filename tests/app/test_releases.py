@@ -207,6 +207,8 @@ def release_add(service: Service, monkeypatch: pytest.MonkeyPatch, *arguments: o
     return json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_adding_a_release_without_a_check_warns_and_offers_to_fit_one(
     service: Service, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

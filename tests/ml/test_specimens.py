@@ -195,6 +195,8 @@ def test_where_predictions_average_to_the_mix_it_is_a_fixed_point() -> None:
     assert (draws.ratios * mix).mean(axis=(0, 1)) == pytest.approx(mix, abs=0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_averaged_over_mixes_of_the_prior_it_is_the_mean_of_posteriors() -> None:
     differences = []
     for seed in range(80):
