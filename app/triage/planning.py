@@ -124,8 +124,13 @@ def triage_case(
     case: Case, prediction: CasePrediction, distribution: PredictiveDistribution, rule: TriageRule
 ) -> TriageResult:
     """Apply a triage rule to a case."""
-    unlike = prediction.out_of_distribution
-    return decide_triage(distribution, rule, out_of_distribution=unlike, near_duplicate=case.twin_selected)
+    return decide_triage(
+        distribution,
+        rule,
+        out_of_distribution=prediction.out_of_distribution,
+        near_duplicate=case.twin_selected,
+        chosen=case.specimen_id is not None and case.pi >= 1,
+    )
 
 
 @dataclass(frozen=True)

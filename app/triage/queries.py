@@ -2,6 +2,7 @@
 
 import math
 from datetime import datetime, timedelta
+from typing import get_args
 
 import numpy as np
 from sqlalchemy import func, select
@@ -44,7 +45,7 @@ def all_policies(session: Session) -> list[PolicyRow]:
 
 def rule_of(policy: PolicyRow, threshold: float | None) -> TriageRule:
     """A policy as a pure rule."""
-    scores: dict[str, Score] = {"expected_gain": "expected_gain", "graded": "graded"}
+    scores: dict[str, Score] = {name: name for name in get_args(Score)}
     return TriageRule(
         score=scores.get(policy.rule, "disagreement"),
         threshold=math.inf if threshold is None else threshold,

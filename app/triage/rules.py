@@ -20,7 +20,7 @@ from ml.metrics.selection import graded_probabilities, graded_scale
 from ml.util.arrays import FloatArray
 
 Decision = Literal["single_read", "second_read"]
-Score = Literal["disagreement", "expected_gain", "graded"]
+Score = Literal["disagreement", "expected_gain", "graded", "specimen_value"]
 Arm = Literal["triage", "audit"]
 
 #: Bits in which the perceptual hashes of near-duplicates differ at most.
@@ -39,6 +39,8 @@ _REASONS = messages(
     }
 )
 
+_CHOSEN = Message("chosen among the cells of its specimen")
+_NOT_CHOSEN = Message("not chosen among the cells of its specimen")
 _UNLIKE = Message("out of distribution")
 _UNCHECKED = Message("not checked for being out of distribution")
 
@@ -49,7 +51,8 @@ class TriageRule:
 
     # what is compared with the threshold; graded: what the probability of a second read grows with
     score: Score
-    # score above which a second read is asked; infinite: of no case. Of the graded rule the scale c of π = c √φ;
+    # score above which a second read is asked; of the rule by specimen value infinite, since what it selects is chosen
+    # among all cells of a specimen; infinite: of no case. Of the graded rule the scale c of π = c √φ;
     # infinite: not known yet
     threshold: float
     # ε, probability of a second read of a case that is not selected; the least π of the graded rule
@@ -84,13 +87,17 @@ def decide_triage(
     *,
     out_of_distribution: bool | None = False,
     near_duplicate: bool = False,
+    chosen: bool = False,
 ) -> TriageResult:
-    """Decide about the single case of a distribution; an image that nothing checked counts as unlike."""
+    """Decide about the single case of a distribution; an image that nothing checked counts as unlike.
+
+    ``chosen``: the rule by specimen value has chosen it among the cells of its specimen.
+    """
     disagreement = float(distribution.disagreement_probs[0])
     calibrated = has_concentration(distribution)
     gain = float(expected_gain(distribution)[0]) if calibrated else None
     priority = min(1.0, disagreement / (1 - 1 / distribution.class_probs.shape[1]))
-    pi, reason = _second_read_probability(rule, disagreement, gain)
+    pi, reason = _second_read_probability(rule, disagreement, gain, chosen)
     if out_of_distribution is not False:  # what the network says of such a cell is no ground for a priority or a gain
         pi, reason, priority, gain = 1.0, _UNLIKE if out_of_distribution else _UNCHECKED, 1.0, None
     elif pi > rule.audit_rate and near_duplicate:
@@ -98,7 +105,11 @@ def decide_triage(
     return TriageResult("second_read" if pi >= 1 else "single_read", priority, gain, reason, pi)
 
 
-def _second_read_probability(rule: TriageRule, disagreement: float, gain: float | None) -> tuple[float, str]:
+def _second_read_probability(
+    rule: TriageRule, disagreement: float, gain: float | None, chosen: bool
+) -> tuple[float, str]:
+    if rule.score == "specimen_value":
+        return (1.0, _CHOSEN) if chosen else (rule.audit_rate, _NOT_CHOSEN)
     if rule.score == "graded":
         return _graded_read_probability(rule, disagreement)
     by_gain = rule.score == "expected_gain" and gain is not None

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.database.tables.values import Reveal, Rule
+from app.database.tables.values import Reveal, Rule, SpecimenGoal
 from app.http.models import DIGITS, Line, RequestModel, ResponseModel
 from ml.messages import Message
 
@@ -30,6 +30,44 @@ class UrgentClassOut(ResponseModel):
     hours: int
 
 
+#: What each rule spends; the others go by a threshold.
+_NEEDED_BY = {
+    "capacity": "capacity_per_day",
+    "graded": "capacity_per_day",
+    "specimen_value": "reads_per_specimen",
+}
+
+
+class ShareThresholdIn(RequestModel):
+    """A share of a group that matters, and the cost of a miss in costs of a false alarm."""
+
+    at: Annotated[float, Field(gt=0, lt=1)]
+    miss_cost: Annotated[float, Field(gt=0, le=1000)] = 1.0
+
+
+class ShareThresholdOut(ResponseModel):
+    """A share of a group that matters."""
+
+    at: float
+    miss_cost: float
+
+
+class ReportingGroupIn(RequestModel):
+    """Classes whose shares are reported as one, with thresholds."""
+
+    group: Line
+    classes: Annotated[list[Line], Field(min_length=1, max_length=100)]
+    thresholds: Annotated[list[ShareThresholdIn], Field(max_length=5, default_factory=list)]
+
+
+class ReportingGroupOut(ResponseModel):
+    """Classes whose shares are reported as one."""
+
+    group: str
+    classes: list[str]
+    thresholds: list[ShareThresholdOut]
+
+
 class PolicyIn(RequestModel):
     """A complete new version of the policy; missing fields take their defaults."""
 
@@ -46,22 +84,46 @@ class PolicyIn(RequestModel):
     repeat_rate: Annotated[float, Field(ge=0, le=0.1)] = 0.02
     draw_readers: bool = False
     require_qualification: bool = False
+    reporting_groups: list[ReportingGroupIn] = Field([], max_length=30)
+    reads_per_specimen: Annotated[int, Field(ge=1, le=500), DIGITS] | None = None
+    specimen_goal: SpecimenGoal | None = None
     urgent: list[UrgentClassIn] = Field([], max_length=20)
     reason: Line
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         """Each rule needs its own number, and no other."""
-        needed, other = (
-            ("capacity_per_day", "threshold")
-            if self.rule in {"capacity", "graded"}
-            else ("threshold", "capacity_per_day")
-        )
+        needed = _NEEDED_BY.get(self.rule, "threshold")
         name = "the graded rule" if self.rule == "graded" else f"the rule by {self.rule.replace('_', ' ')}"
         if getattr(self, needed) is None:
             raise ValueError(Message("{name} needs {wanted}", name=name, wanted=needed))
-        if getattr(self, other) is not None:
-            raise ValueError(Message("{name} takes no {other}", name=name, other=other))
+        for other in ("threshold", "capacity_per_day", "reads_per_specimen"):
+            if other != needed and getattr(self, other) is not None:
+                raise ValueError(Message("{name} takes no {other}", name=name, other=other))
+        if self.rule == "specimen_value":
+            self.specimen_goal = self.specimen_goal or "decision"
+            wanted = "reporting_groups" if self.specimen_goal == "share" else "thresholds"
+            found = [len(group.thresholds) if wanted == "thresholds" else 1 for group in self.reporting_groups]
+            if not sum(found):
+                raise ValueError(Message("{name} needs {wanted}", name=name, wanted=wanted))
+        elif self.specimen_goal is not None:
+            raise ValueError(Message("{name} takes no {other}", name=name, other="specimen_goal"))
+        return self
+
+    @model_validator(mode="after")
+    def _disjoint_groups(self) -> Self:
+        """Each name once, and each class in one group."""
+        of_class: dict[str, str] = {}
+        names: set[str] = set()
+        for group in self.reporting_groups:
+            if group.group in names:
+                raise ValueError(Message("two reporting groups are called {name}", name=group.group))
+            names.add(group.group)
+            for code in group.classes:
+                if code in of_class:
+                    both = {"code": code, "one": of_class[code], "other": group.group}
+                    raise ValueError(Message("class {code} belongs to {one} and to {other}", **both))
+                of_class[code] = group.group
         return self
 
 
@@ -83,6 +145,9 @@ class PolicyOut(ResponseModel):
     repeat_rate: float
     draw_readers: bool
     require_qualification: bool
+    reporting_groups: list[ReportingGroupOut]
+    reads_per_specimen: int | None
+    specimen_goal: SpecimenGoal | None
     urgent: list[UrgentClassOut]
     reason: str
     created_at: datetime

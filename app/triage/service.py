@@ -62,11 +62,15 @@ from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, Urgen
 from app.triage.urgency import bring_patient_forward, lock_open_reads
 from ml.messages import Message
 
+# columns that are null rather than empty
+_LISTS = ("reporting_groups", "urgent")
+
 
 def policy_out(row: PolicyRow, current: int) -> PolicyOut:
     """A version as the API shows it."""
-    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name not in {"current", "urgent"}}
-    return PolicyOut(**fields, urgent=row.urgent or [], current=row.version == current)
+    fields = {name: getattr(row, name) for name in PolicyOut.model_fields if name not in {"current", *_LISTS}}
+    lists = {name: getattr(row, name) or [] for name in _LISTS}
+    return PolicyOut(**fields, **lists, current=row.version == current)
 
 
 def list_policies(session: Session) -> PoliciesOut:
@@ -98,24 +102,24 @@ def draws_so_far(session: Session) -> DrawsOut | None:
     return DrawsOut(n_answered=answered, n_as_drawn=as_drawn, n_drawn_again=n_again, n_overdue=overdue)
 
 
-def _require_urgent_classes(session: Session, body: PolicyIn) -> None:
+def _require_known_classes(session: Session, body: PolicyIn) -> None:
     known = champion_classes(session)
-    for rule in body.urgent:
-        if known and rule.class_code not in known:
-            raise InvalidValue(
-                "there is no class {name}; choose one of {classes}", name=rule.class_code, classes=", ".join(known)
-            )
+    named = [rule.class_code for rule in body.urgent]
+    named += [code for group in body.reporting_groups for code in group.classes]
+    for code in named:
+        if known and code not in known:
+            raise InvalidValue("there is no class {name}; choose one of {classes}", name=code, classes=", ".join(known))
 
 
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
     """Make a new version, which is in force from now on."""
     before = current_policy(session)
     values = body.model_dump()
-    values["urgent"] = values["urgent"] or None
+    values |= {name: values[name] or None for name in _LISTS}
     if all(getattr(before, name) == value for name, value in values.items() if name != "reason"):
         raise Conflict("this policy is already in force")
     _require_annotators(session, before, body)
-    _require_urgent_classes(session, body)
+    _require_known_classes(session, body)
     row = PolicyRow(version=before.version + 1, created_by=principal.account_id, **values)
     session.add(row)
     session.flush()

@@ -188,6 +188,8 @@ COVERED: Mapping[str, TableCoverage] = {
         covers=_is_ended_repeat,
     ),
     "report_targets": TableCoverage(),
+    "specimen_knowledge": TableCoverage(),
+    "specimens": _cover_forgettable("external_id", "patient"),
 }
 
 #: Tables without covered rows, each with the reason.
@@ -199,6 +201,7 @@ NOT_COVERED: Mapping[str, str] = {
     "idempotency_records": "answers to retries, deleted after seven days",
     "job_batches": "how far a job is, read only while it is under way",
     "published_estimates": "computed anew every minute",
+    "specimen_results": "computed again whenever what they follow from changes",
     "published_reports": "made anew when somebody asks after a change",
     "workers": "who runs jobs now",
 }

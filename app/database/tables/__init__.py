@@ -53,3 +53,4 @@ from app.database.tables.releases import (
     ReleaseRow,
     ReportTargets,
 )
+from app.database.tables.specimens import Specimen, SpecimenKnowledge, SpecimenResult

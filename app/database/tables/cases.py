@@ -24,6 +24,8 @@ class Case(IdentifiedRow, ForgettableRow, BaseTable):
 
     external_id: Mapped[str] = mapped_column(sa.String(200), unique=True)
     patient: Mapped[str | None] = mapped_column(sa.String(200))
+    # whose cell it is, if it came with others of one specimen
+    specimen_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("specimens.id"), index=True)
     site: Mapped[str | None] = mapped_column(sa.String(200))
     case_metadata: Mapped[dict[str, str]] = mapped_column(sa.JSON)
     # of the uploaded bytes, and of the stored PNG, which is its name in the store: of the same pixels it is another one

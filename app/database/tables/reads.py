@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database.tables.base import BaseTable, IdentifiedRow, UtcDateTime
-from app.database.tables.values import Arm, ReadState, RequestState, Reveal, Round, Rule
+from app.database.tables.values import Arm, ReadState, RequestState, Reveal, Round, Rule, SpecimenGoal
 
 
 class ReaderDraw(IdentifiedRow, BaseTable):
@@ -67,6 +67,11 @@ class PolicyRow(IdentifiedRow, BaseTable):
     draw_readers: Mapped[bool] = mapped_column(sa.Boolean, default=False)
     # new annotators are given no read before they are qualified
     require_qualification: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    # app.triage.schemas.ReportingGroupIn of each group of classes that is reported of a specimen; None for none
+    reporting_groups: Mapped[list[dict[str, Any]] | None] = mapped_column(sa.JSON(none_as_null=True))
+    # cells of a specimen that the rule by specimen value reads twice, and for what
+    reads_per_specimen: Mapped[int | None] = mapped_column(sa.Integer)
+    specimen_goal: Mapped[SpecimenGoal | None] = mapped_column(sa.String(20))
     # app.triage.schemas.UrgentClassIn of each class that brings a patient's cells forward; None for none
     urgent: Mapped[list[dict[str, Any]] | None] = mapped_column(sa.JSON(none_as_null=True))
     reason: Mapped[str] = mapped_column(sa.Text)

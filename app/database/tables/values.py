@@ -5,7 +5,9 @@ from typing import Literal
 Role = Literal["viewer", "annotator", "admin", "service"]
 Partition = Literal["calibration", "evaluation"]
 
-Rule = Literal["disagreement", "expected_gain", "capacity", "graded"]
+Rule = Literal["disagreement", "expected_gain", "capacity", "graded", "specimen_value"]
+SpecimenGoal = Literal["share", "decision"]
+SpecimenState = Literal["open", "decided", "signed"]
 Reveal = Literal["after_commit", "after_case_closed", "never"]
 
 Round = Literal["planned", "adjudication"]

@@ -1,0 +1,57 @@
+"""Specimens, what was computed of their cells, and what a laboratory's specimens taught."""
+
+import uuid
+from datetime import datetime
+from typing import Any, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.database.tables.base import BaseTable, ForgettableRow, IdentifiedRow, UtcDateTime, time_of_row
+from app.database.tables.values import SpecimenState
+
+
+class Specimen(IdentifiedRow, ForgettableRow, BaseTable):
+    """What was taken from a patient at one time; its cells are cases."""
+
+    __tablename__ = "specimens"
+
+    external_id: Mapped[str] = mapped_column(sa.String(200), unique=True)
+    patient: Mapped[str | None] = mapped_column(sa.String(200), index=True)
+    site: Mapped[str | None] = mapped_column(sa.String(200), index=True)
+    # when it was taken, if that is known
+    collected_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    erased_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_by: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"))
+
+
+class SpecimenResult(BaseTable):
+    """Shares of a specimen as they were computed last."""
+
+    __tablename__ = "specimen_results"
+    __table_args__ = (sa.CheckConstraint(f"state IN {get_args(SpecimenState)}", name="state"),)
+
+    specimen_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("specimens.id"), primary_key=True)
+    state: Mapped[SpecimenState] = mapped_column(sa.String(20), default="open")
+    # counts what was stored, from 1
+    version: Mapped[int] = mapped_column(sa.Integer, default=0)
+    computed_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
+    # digest of everything that the numbers follow from
+    basis: Mapped[str | None] = mapped_column(sa.String(64))
+    # app.specimens.schemas.SpecimenOut
+    document: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    # (n, K) of each cell in the specimen, by identifier; little-endian float64
+    class_probs: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+
+
+class SpecimenKnowledge(IdentifiedRow, BaseTable):
+    """What the laboratory's specimens taught; the highest version is in use."""
+
+    __tablename__ = "specimen_knowledge"
+
+    version: Mapped[int] = mapped_column(sa.Integer, unique=True)
+    release_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("releases.id"))
+    # how strongly a specimen resembles the mix of the calibration cells, in cells
+    kappa: Mapped[float] = mapped_column(sa.Float(53))
+    # tilt, stretch and number of completely read specimens of each reporting group
+    groups: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
