@@ -23,6 +23,7 @@ from app.audit.chain.keys import DerivedKey, InstallationKeys
 from app.cases import queries
 from app.cases.presenters import TriageContext, case_out, show_case, stored_prediction_out
 from app.cases.schemas import CaseIn, CaseOut
+from app.cases.specimen_rows import specimen_digest, specimen_for_cell, with_fields_of_specimen
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
@@ -195,7 +196,7 @@ def upload_schema(*, case: bool) -> dict[str, Any]:
         metadata = {"type": "string", "description": "JSON object of at most 20 texts"}
         around = "Wider field around the cell, for people alone; shown on request, never used for a prediction."
         properties["field"] = binary | {"description": around}
-        properties |= {"external_id": text, "patient": text, "site": text, "metadata": metadata}
+        properties |= dict.fromkeys(("external_id", "patient", "site", "specimen"), text) | {"metadata": metadata}
         required.append("external_id")
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     multipart = {"schema": schema}
@@ -236,13 +237,17 @@ class NewCase:
         """Digests of pixels and patient that others may not store while this case is stored, and files to be kept."""
         pixels = [self.picture.digest.hex(), *(other.pixels_sha256 for other in self.damaged.values())]
         # of two cells of a patient, the second one finds the reads of the first, which may have to be due sooner
-        patient = self.fields.patient
+        patient, specimen = self.fields.patient, self.fields.specimen
         of_patient = [] if patient is None else [hashlib.sha256(f"patient {patient}".encode()).hexdigest()]
-        return [*pixels, *self.reused, *of_patient]
+        of_specimen = [] if specimen is None else [specimen_digest(specimen)]
+        return [*pixels, *self.reused, *of_patient, *of_specimen]
 
 
 def prepare_case(context: ServiceContext, fields: CaseIn, data: bytes, field: bytes | None = None) -> NewCase:
     """Decode, predict and put the image, and the field around the cell, into the store; the field is not predicted."""
+    if fields.specimen is not None:
+        with context.database.read() as session:
+            fields = with_fields_of_specimen(session, fields)
     files = _IngestFiles(context)
     with _decode_upload(context, fields, data, field) as (digests, existing, served, picture):
         prediction = context.inference.predict(served, picture.pixels)
@@ -360,6 +365,8 @@ def store_case(session: Session, context: ServiceContext, principal: Principal, 
         return 200, show_case(session, existing.id)
     at = context.clock()
     case = _case_row(context.keys, principal, new, twin, at)
+    specimen = specimen_for_cell(session, context.keys.audit, principal, new.fields)
+    case.specimen_id = None if specimen is None else specimen.id
     release, prediction = new.served.predictor.release, new.prediction
     looked_up = CaseFingerprint(case.id, case.patient, case.pixels_sha256)
     trained_on = find_training_uses(release.training, context.keys.training, [looked_up])

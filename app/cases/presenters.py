@@ -174,6 +174,7 @@ def case_out(
         external_id=case.external_id,
         patient=case.patient,
         site=case.site,
+        specimen=None if case.specimen_id is None else str(case.specimen_id),
         metadata=case.case_metadata,
         width=case.width,
         height=case.height,

@@ -26,6 +26,7 @@ class CaseIn(RequestModel):
     external_id: Line
     patient: Line | None = None
     site: Line | None = None
+    specimen: Line | None = None
     metadata: Annotated[dict[Line, Line], BeforeValidator(_json_object), Field(max_length=20, default_factory=dict)]
 
 
@@ -49,6 +50,7 @@ class CaseOut(ResponseModel):
     external_id: str
     patient: str | None
     site: str | None
+    specimen: str | None
     metadata: dict[str, str]
     width: int
     height: int
@@ -59,6 +61,7 @@ class CaseOut(ResponseModel):
     prediction: PredictionOut | None
     has_field: bool = False
     outcome: OutcomeOut | None = None
+    class_probs_in_specimen: dict[str, float] | None = None
 
 
 class CasesOut(ResponseModel):

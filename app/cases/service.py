@@ -132,6 +132,15 @@ from app.cases.schemas import (
     WorklistOut,
     WorkOut,
 )
+from app.cases.specimen_rows import (
+    SpecimenMismatch,
+    add_specimen,
+    find_same_specimen,
+    find_specimen,
+    is_of_other_specimen,
+    specimen_digest,
+    with_fields_of_specimen,
+)
 from app.context import ServiceContext
 from app.database.idempotency import Once, request_digest
 from app.database.tables import ReadRequest
@@ -216,7 +225,10 @@ def add_case(
         raise ServiceUnavailable("the first answer to this key has expired; send the request again")
     status, case = store_case(session, context, principal, new)
     stored, sent = {"patient": case.patient, "site": case.site}, new.fields
-    if differing := [name for name, value in stored.items() if getattr(sent, name) not in (None, value)]:
+    differing = [name for name, value in stored.items() if getattr(sent, name) not in (None, value)]
+    if is_of_other_specimen(session, case.specimen, sent):
+        differing.append("specimen")
+    if differing:
         raise ExternalIdTaken(
             "the cell with this external id has a different {names}; choose another external id",
             names=" and ".join(differing),

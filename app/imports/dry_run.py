@@ -10,7 +10,15 @@ from typing import Literal, TypedDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.cases.service import CaseIn, UploadDigests, find_case_and_first_twin, inspect_upload, refuse_other_image
+from app.cases.service import (
+    CaseIn,
+    UploadDigests,
+    find_case_and_first_twin,
+    inspect_upload,
+    is_of_other_specimen,
+    refuse_other_image,
+    with_fields_of_specimen,
+)
 from app.context import ServiceContext
 from app.database.tables import ImportRow, Job
 from app.database.tables.values import RowStatus
@@ -60,6 +68,7 @@ class _ExistingCase:
     field_sha256: str | None
     patient: str | None
     site: str | None
+    specimen: str | None
     metadata: dict[str, str]
 
 
@@ -88,15 +97,20 @@ class _ArchiveCheck:
         with self._context.database.read() as session:
             case, twin = find_case_and_first_twin(session, fields.external_id, pixels_sha256)
             existing = self._rows.get(fields.external_id)
+            other = existing is not None and fields.specimen not in (None, existing.specimen)
+            fields = with_fields_of_specimen(session, fields)
             if case is not None:
-                case_fields = case.patient, case.site, dict(case.case_metadata)
+                specimen = None if case.specimen_id is None else str(case.specimen_id)
+                case_fields = case.patient, case.site, specimen, dict(case.case_metadata)
                 existing = _ExistingCase(case.image_sha256, case.field_sha256, *case_fields)
+                other = is_of_other_specimen(session, specimen, fields)
             first = "" if twin is None else same_image_as(twin.external_id)
         refuse_other_image(existing, sent)
         if existing is not None:
-            return "known", import_job.describe_differences(fields, existing.patient, existing.site, existing.metadata)
+            known = existing.patient, existing.site, existing.metadata
+            return "known", import_job.describe_differences(fields, *known, other_specimen=other)
         earlier = self._images.setdefault(pixels_sha256, number)
-        case_fields = fields.patient, fields.site, dict(fields.metadata)
+        case_fields = fields.patient, fields.site, fields.specimen, dict(fields.metadata)
         self._rows[fields.external_id] = _ExistingCase(sent.image_sha256, sent.field_sha256, *case_fields)
         return "created", first or (
             "" if earlier == number else Message("duplicate image of row {earlier}", earlier=earlier)

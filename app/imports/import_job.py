@@ -10,7 +10,7 @@ from typing import TypedDict, TypeVar
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from app.cases.service import CaseIn, NewCase, prepare_case, store_case
+from app.cases.service import CaseIn, NewCase, is_of_other_specimen, prepare_case, store_case
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Account, ImportRow, Job
@@ -240,16 +240,20 @@ def _store_row(session: Session, job: RunningJob, principal: Principal, item: _P
         result.detail = exc.detail
         return result
     result.status, result.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
-    result.detail = (
-        "" if status == 201 else describe_differences(item.new.fields, case.patient, case.site, case.metadata)
-    )
+    if status != 201:
+        said, other = item.new.fields, is_of_other_specimen(session, case.specimen, item.new.fields)
+        result.detail = describe_differences(said, case.patient, case.site, case.metadata, other_specimen=other)
     return result
 
 
-def describe_differences(said: CaseIn, patient: str | None, site: str | None, metadata: Mapping[str, str]) -> str:
+def describe_differences(
+    said: CaseIn, patient: str | None, site: str | None, metadata: Mapping[str, str], *, other_specimen: bool
+) -> str:
     """Describe how a row differs from the existing case, which stays unchanged; empty for nothing."""
     stored = {"patient": patient, "site": site}
     names = [name for name, value in stored.items() if getattr(said, name) not in (None, value)]
+    if other_specimen:
+        names.append("specimen")
     if any(metadata.get(key) != value for key, value in said.metadata.items()):
         names.append("metadata")
     return joined(": ", [DIFFERS, ", ".join(names)]) if names else ""

@@ -57,7 +57,8 @@ def start_import(
 ) -> Response:
     """Import a zip of images.
 
-    A job stores them; an optional ``manifest.csv`` has the columns file, external_id, patient, site, metadata, field.
+    A job stores them; an optional ``manifest.csv`` has the columns file, external_id, patient, site, specimen,
+    metadata, field.
     """
     return once(session, archive.sha256, lambda: (202, job_out(begin_import(session, context, principal, archive))))
 

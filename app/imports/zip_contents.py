@@ -57,7 +57,7 @@ MAX_RATIO, ALWAYS_ALLOWED, MANIFEST_ALLOWED = 100, 128 * 1024**2, 1024**2
 #: The others reach ratios, or need memory, that nothing bounds.
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
-_COLUMNS = {"file", "field", "external_id", "patient", "site", "metadata"}
+_COLUMNS = {"file", "field", "external_id", "patient", "site", "specimen", "metadata"}
 _FILES = {"file", "field"}
 
 
