@@ -3,6 +3,7 @@
 from ml.specimens.cells import Group, NamedReads, Specimen, Threshold, calibration_mix
 from ml.specimens.laboratory import (
     CoverageBand,
+    GroupKnowledge,
     Laboratory,
     LogitShare,
     Stretch,
@@ -18,6 +19,7 @@ __all__ = [
     "Components",
     "CoverageBand",
     "Group",
+    "GroupKnowledge",
     "GroupShare",
     "Laboratory",
     "LogitShare",

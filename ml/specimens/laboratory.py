@@ -1,7 +1,7 @@
 """Strength of the shift, annotators' tilt and dependence of cells, as a laboratory's specimens teach them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Literal, NamedTuple
 
@@ -26,17 +26,32 @@ _GRID = np.geomspace(*KAPPA_RANGE, 61)
 
 
 @dataclass(frozen=True)
-class Laboratory:
-    """What is known of a laboratory; the defaults are those of a new one."""
+class GroupKnowledge:
+    """What a laboratory taught about one reporting group; the defaults are those of a new one."""
 
-    kappa: float = DEFAULT_KAPPA  # κ, how strongly specimens resemble the calibration mix, in cells (``fit_kappa``)
     tilt: float | None = None  # σ_b of an annotator's tilt on a share's log-odds (``annotator_tilt``); None if unknown
     stretch: float = 1.0  # factor of the spread of a share on the log-odds (``fit_stretch``)
     n_specimens: int = 0  # completely read specimens that the factor was fitted from
 
     def __post_init__(self) -> None:
-        if not 0 < self.kappa < np.inf or not 0 < self.stretch < np.inf or not 0 <= (self.tilt or 0.0) < np.inf:
-            raise ValueError(f"kappa and stretch must be positive, tilt not negative: {self}")
+        if not 0 < self.stretch < np.inf or not 0 <= (self.tilt or 0.0) < np.inf:
+            raise ValueError(f"stretch must be positive, tilt not negative: {self}")
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """What is known of a laboratory; the defaults are those of a new one."""
+
+    kappa: float = DEFAULT_KAPPA  # κ, how strongly specimens resemble the calibration mix, in cells (``fit_kappa``)
+    groups: Mapping[str, GroupKnowledge] = field(default_factory=dict)  # by name; of the others nothing is known
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kappa < np.inf:
+            raise ValueError(f"kappa must be positive, got {self.kappa}")
+
+    def of(self, group: str) -> GroupKnowledge:
+        """What is known of a group."""
+        return self.groups.get(group, GroupKnowledge())
 
 
 @dataclass(frozen=True)

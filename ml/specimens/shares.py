@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, ndtri
 
 from ml.specimens.cells import Group, Specimen, Threshold, seeded
-from ml.specimens.laboratory import FEWEST_SPECIMENS, Laboratory, LogitShare, stretched
+from ml.specimens.laboratory import FEWEST_SPECIMENS, GroupKnowledge, Laboratory, LogitShare, stretched
 from ml.specimens.own_mix import (
     FEWEST_FOR_OWN_MIX,
     MOST_SWEEPS,
@@ -125,7 +125,7 @@ def measure_specimen(
     Args:
         specimen: cells with predictions and blinded labels.
         groups: disjoint sums of classes, with thresholds.
-        laboratory: what its other specimens taught.
+        laboratory: what its other specimens taught, by group.
         delta: largest probability of a wrong decision.
 
     Raises:
@@ -159,11 +159,12 @@ def measure_specimen(
     noise = rng.permutation(_normal_scores(sums.outside[0].size)).reshape(sums.outside[0].shape)
     shares = []
     for g, group in enumerate(groups):
-        moves = float(mix[membership == g].sum()), known.stretch, _tilt(specimen, known), draws.draw_of_chain
+        taught = known.of(group.name)
+        moves = float(mix[membership == g].sum()), taught.stretch, _tilt(specimen, taught), draws.draw_of_chain
         of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, *moves)
         numbers = int(counts[g]), values[back[0], g], delta * resolved
         shares.append(_group_share(specimen, group, of_group, noise, *numbers))
-    in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, known)
+    in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, [known.of(group.name) for group in groups])
     return SpecimenShares(len(rows), "own" if own else "training", resolved, sweeps, tuple(shares), *in_order)
 
 
@@ -173,15 +174,17 @@ def _normal_scores(count: int) -> FloatArray:
     return np.asarray(scores / scores.std())
 
 
-def _tilt(specimen: Specimen, known: Laboratory) -> float:
+def _tilt(specimen: Specimen, known: GroupKnowledge) -> float:
     """σ_b of the mean of the annotators; names have their matrices instead, and a specimen without labels none."""
     tilted = specimen.named is None and specimen.counts.any()
     return (known.tilt or 0.0) / float(np.sqrt(max(1, specimen.n_annotators))) if tilted else 0.0
 
 
-def _assumptions(specimen: Specimen, known: Laboratory) -> tuple[Assumption, ...]:
-    unknown = specimen.named is None and known.tilt is None and bool(specimen.counts.any())
-    independent = known.n_specimens < FEWEST_SPECIMENS
+def _assumptions(specimen: Specimen, known: Sequence[GroupKnowledge]) -> tuple[Assumption, ...]:
+    """What the interval of any group leaves out."""
+    unlearned = any(group.tilt is None for group in known)
+    unknown = specimen.named is None and unlearned and bool(specimen.counts.any())
+    independent = any(group.n_specimens < FEWEST_SPECIMENS for group in known)
     holds = (unknown, independent, specimen.target == "label")
     return tuple(name for name, flag in zip(get_args(Assumption), holds, strict=True) if flag)
 

@@ -166,7 +166,8 @@ EXEMPT = {
         "what a reader of tables returns: rows with their case_id": "tables.Predictions",
         "rows are named by case_id": "tables.read_annotations",
         "parameters": (
-            "calibration.Calibration calibration.Calibrator specimens.Group specimens.Laboratory specimens.Threshold"
+            "calibration.Calibration calibration.Calibrator specimens.Group specimens.GroupKnowledge "
+            "specimens.Laboratory specimens.Threshold"
         ),
         "an error": "calibration.FitError tables.TableError",
         "the labels of one case": "metrics.disagreement_kernel",

@@ -20,6 +20,7 @@ from ml.distributions.families import (
 )
 from ml.specimens.cells import Group, Members, NamedReads, Specimen, Threshold, calibration_mix, seeded
 from ml.specimens.laboratory import (
+    GroupKnowledge,
     Laboratory,
     LogitShare,
     annotator_tilt,
@@ -52,6 +53,11 @@ def noisy_cells(n: int, alpha: float, seed: int, sharpness: float = 3.0, pi: Flo
     evidence[np.arange(n), kind] += sharpness
     probs = MIX * np.exp(evidence)
     return DirichletCpe(probs / probs.sum(axis=1, keepdims=True), np.full(n, np.log(alpha)))
+
+
+def taught(**known: float) -> Laboratory:
+    """A laboratory that knows as much of each group."""
+    return Laboratory(groups={group.name: GroupKnowledge(**known) for group in GROUPS})
 
 
 def specimen(prior: PredictiveDistribution, **fields: object) -> Specimen:
@@ -129,7 +135,7 @@ def test_the_order_of_cells_and_of_classes_changes_no_number(kind: str) -> None:
     one = specimen(prior, **fields)
     rng = np.random.default_rng(2)
     rows, columns = rng.permutation(30), rng.permutation(4)
-    laboratory = Laboratory(tilt=0.2, stretch=1.3)
+    laboratory = taught(tilt=0.2, stretch=1.3)
     first = measure_specimen(one, GROUPS, laboratory)
     second = measure_specimen(permuted(one, rows, columns), GROUPS, laboratory)
     assert first == measure_specimen(one, GROUPS, laboratory)
@@ -267,7 +273,7 @@ def test_components_are_the_nested_variances_in_their_order() -> None:
     counts = np.zeros((n, 4), dtype=np.int64)
     counts[0, 1] = 1
     one = specimen(prior, label_counts=counts, n_annotators=1)
-    result = measure_specimen(one, [GROUPS[1]], Laboratory(kappa, tilt=sd))
+    result = measure_specimen(one, [GROUPS[1]], taught(tilt=sd))
     assert result.mix == "training"
     after = prior.posterior(counts)
     inside = after.class_probs[:, 1:3].sum(axis=1)
@@ -311,9 +317,9 @@ def test_clopper_and_pearson_stand_beside_it_once_every_cell_is_read() -> None:
     assert measure_specimen(replace(one, label_counts=counts), [BLASTS]).groups[0].counted is None
 
 
-def decisions(counts: list[int], cost: float = 1.0, at: float = 0.2, **laboratory: float) -> SpecimenShares:
+def decisions(counts: list[int], cost: float = 1.0, at: float = 0.2) -> SpecimenShares:
     one = specimen(certain_cells(counts), target="label")
-    return measure_specimen(one, [Group("g", ("blast",), (Threshold(at, cost),))], Laboratory(**laboratory))
+    return measure_specimen(one, [Group("g", ("blast",), (Threshold(at, cost),))])
 
 
 def test_decisions_weigh_costs_and_need_fifty_cells_to_be_below() -> None:
@@ -377,12 +383,25 @@ def test_reads_worth_most_are_chosen_first_and_read_cells_never() -> None:
 
 def test_a_stretch_widens_the_slides_interval_by_its_factor_on_the_log_odds() -> None:
     one = specimen(noisy_cells(80, 1.0, 4))
-    raw, wide = (measure_specimen(one, [BLASTS], Laboratory(stretch=f)).groups[0] for f in (1.0, 2.0))
+    raw, wide = (measure_specimen(one, [BLASTS], taught(stretch=f)).groups[0] for f in (1.0, 2.0))
     assert raw.raw == wide.raw
     ends = half_cell_logit([wide.slide.low, wide.slide.high], 80)
     for end, other in zip(ends, (raw.raw.low, raw.raw.high), strict=True):
         assert end - raw.raw.median == pytest.approx(2 * (other - raw.raw.median), abs=1e-2)
     assert wide.components.cells > 2 * raw.components.cells
+
+
+def test_what_was_learned_of_one_group_moves_that_group_alone() -> None:
+    one = specimen(noisy_cells(80, 1.0, 4), label_counts=labels_by_name(80, 3, 1).counts(), n_annotators=3)
+    known = GroupKnowledge(tilt=0.4, stretch=1.5, n_specimens=20)
+    plain, some, both = (
+        measure_specimen(one, GROUPS, Laboratory(groups=dict.fromkeys(names, known)))
+        for names in ((), ("blasts",), ("blasts", "neutrophils"))
+    )
+    assert some.groups[0] == both.groups[0] != plain.groups[0]
+    assert some.groups[1] == plain.groups[1] != both.groups[1]
+    assert some.assumes == plain.assumes == ("annotator variance unknown", "cells independent within the specimen")
+    assert both.assumes == ()
 
 
 @pytest.mark.parametrize(("count", "kind"), [(19, "independent"), (49, "overdispersion"), (400, "conformal")])
@@ -424,13 +443,11 @@ def test_a_tilt_acts_on_the_log_odds_and_less_with_more_annotators() -> None:
     counts = np.eye(4, dtype=np.int64)[np.repeat([0, 2], [30, 70])]
     one = specimen(noisy_cells(100, 1.0, 0), label_counts=counts, n_annotators=1, target="label")
     for annotators in (1, 4):
-        share = measure_specimen(replace(one, n_annotators=annotators), [BLASTS], Laboratory(tilt=0.4)).groups[0]
+        share = measure_specimen(replace(one, n_annotators=annotators), [BLASTS], taught(tilt=0.4)).groups[0]
         ends = expit(logit(0.3) + np.array([-1.96, 1.96]) * 0.4 / np.sqrt(annotators))
         assert (share.slide.low, share.slide.high) == pytest.approx(ends, abs=0.01)
     unread = replace(one, label_counts=None)
-    assert measure_specimen(unread, [BLASTS], Laboratory(tilt=0.4)) == measure_specimen(
-        unread, [BLASTS], Laboratory(tilt=0)
-    )
+    assert measure_specimen(unread, [BLASTS], taught(tilt=0.4)) == measure_specimen(unread, [BLASTS], taught(tilt=0.0))
 
 
 def test_the_strength_of_the_shift_is_learned_within_its_range() -> None:
