@@ -23,6 +23,7 @@ from app.metrics.snapshot import refresh_snapshot
 from app.outcomes.service import conclude_cells
 from app.releases.queries import class_codes, existing_release, read_aliases
 from app.releases.schemas import RecalibrationIn
+from app.specimens.measuring import refresh_stale_specimens
 from app.triage.planning import policy_for_planning
 
 
@@ -32,6 +33,7 @@ def run_maintenance(context: ServiceContext) -> None:
     finalize_labels(context)
     reassign_open_requests(context)
     conclude_cells(context)
+    refresh_stale_specimens(context)
     delete_archives(context)
     finish_erasures(context)
     with context.database.write() as session:

@@ -166,7 +166,11 @@ def outcome_columns(outcome: OutcomeOut | None) -> tuple[str, str]:
 
 
 def case_out(
-    case: Case, prediction: PredictionOut | None, n_labels: int, outcome: queries.NamedOutcome | None = None
+    case: Case,
+    prediction: PredictionOut | None,
+    n_labels: int,
+    outcome: queries.NamedOutcome | None = None,
+    in_specimen: dict[str, float] | None = None,
 ) -> CaseOut:
     """A case as the API shows it."""
     return CaseOut(
@@ -185,6 +189,7 @@ def case_out(
         prediction=prediction,
         has_field=case.stored_field_sha256 is not None,
         outcome=None if outcome is None else outcome_out(outcome),
+        class_probs_in_specimen=in_specimen,
     )
 
 
@@ -193,12 +198,14 @@ def cases_out(session: Session, cases: list[Case]) -> list[CaseOut]:
     ids = [case.id for case in cases]
     predictions, totals = queries.predictions_of(session, ids), queries.label_totals(session, ids)
     judging, outcomes = triage_context_of(session, predictions.values()), queries.read_outcomes(session, ids)
+    in_specimen = queries.class_probs_in_specimens(session, cases)
     return [
         case_out(
             case,
             None if case.id not in predictions else stored_prediction_out(case, predictions[case.id], judging),
             totals.get(case.id, 0),
             outcomes.get(case.id),
+            in_specimen.get(case.id),
         )
         for case in cases
     ]

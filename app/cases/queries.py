@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
@@ -30,6 +31,7 @@ from app.database.tables import (
     ReadRequest,
     Remark,
     Repeat,
+    SpecimenResult,
 )
 from app.http.errors import InvalidValue, NotFound
 from app.http.principal import Principal
@@ -387,6 +389,23 @@ def predictions_of(session: Session, case_ids: list[uuid.UUID]) -> dict[uuid.UUI
     for row in rows.scalars():
         predictions_by_case.setdefault(row.case_id, row)
     return predictions_by_case
+
+
+def class_probs_in_specimens(session: Session, cases: Sequence[Case]) -> dict[uuid.UUID, dict[str, float]]:
+    """Class probabilities of cells under the mix of their specimens, as they were computed last."""
+    specimens = {case.specimen_id for case in cases if case.specimen_id is not None}
+    if not specimens:
+        return {}
+    results = select(SpecimenResult).where(SpecimenResult.specimen_id.in_(specimens), SpecimenResult.cells.is_not(None))
+    wanted, found = {case.id for case in cases}, {}
+    for result in session.execute(results).scalars():
+        if not result.cells or not result.document or result.class_probs is None:
+            continue
+        probs = np.frombuffer(result.class_probs, dtype="<f8").reshape(len(result.cells), -1)
+        for name, row in zip(result.cells, probs, strict=True):
+            if (case_id := uuid.UUID(name)) in wanted:
+                found[case_id] = dict(zip(result.document["classes"], row.tolist(), strict=True))
+    return found
 
 
 def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePrediction]:

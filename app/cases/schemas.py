@@ -100,6 +100,7 @@ class WorkOut(ResponseModel):
     case: CaseOut
     need: float
     near_duplicate: bool
+    deciding: bool
     requests: list[RequestOut]
 
 

@@ -148,7 +148,7 @@ from app.http.errors import ServiceUnavailable
 from app.http.models import PredictionOut
 from app.http.principal import Principal
 from app.predictions.service import finite_or_none
-from app.triage.service import decide_triage
+from app.triage.service import decide_triage, plan_specimen
 from ml.images.picture import DecodingCost, estimate_decoding_cost
 
 
@@ -233,6 +233,8 @@ def add_case(
             "the cell with this external id has a different {names}; choose another external id",
             names=" and ".join(differing),
         )
+    if case.specimen is not None:
+        plan_specimen(session, context.keys, uuid.UUID(case.specimen))
     return status, case
 
 
@@ -266,8 +268,9 @@ def get_worklist_page(
     items = [
         WorkOut(
             case=case_response,
-            need=case.need + (1.0 if case.need < 0 else 0.0),
+            need=case.need + (1.0 if case.need < 0 else -1.0 if case.need > 1 else 0.0),
             near_duplicate=case.need < 0,
+            deciding=case.need > 1,
             requests=[request_out(*row) for row in requests.get(case.id, [])],
         )
         for case, case_response in zip(rows[:limit], cases_out(session, rows[:limit]), strict=True)

@@ -13,6 +13,7 @@ from app.audit.chain.keys import DerivedKey
 from app.database.tables import (
     SHOWN_KINDS,
     Annotator,
+    Case,
     CaseTwin,
     CountedLabel,
     Exposure,
@@ -158,17 +159,29 @@ def draw_annotator(
 
 
 def draw_for_planned_reads(
-    session: Session, key: DerivedKey, requests: Sequence[ReadRequest], twins: Collection[uuid.UUID]
+    session: Session, key: DerivedKey, case: Case, requests: Sequence[ReadRequest], twins: Collection[uuid.UUID]
 ) -> list[ReaderDraw]:
-    """Draw of whom each planned read of a new case is asked, nobody twice."""
+    """Draw of whom each planned read of a case is asked, nobody twice; the reads of a specimen are spread."""
     left, time = list_assignable_annotators(session, requests[0], twins), time_of(session)
     draws = []
     for request in requests:
-        reader_draw = draw_annotator(key, request, 0, left, time)
+        among = _least_asked(session, case, choose_weekly_panel(key, time, left))
+        reader_draw = draw_annotator(key, request, 0, among, time)
         if reader_draw is not None:
             draws.append(reader_draw)
             left.remove(reader_draw.annotator_id)
     return draws
+
+
+def _least_asked(session: Session, case: Case, annotators: list[uuid.UUID]) -> list[uuid.UUID]:
+    """Annotators with the fewest reads of the case's specimen; all of them if it has none."""
+    if case.specimen_id is None or not annotators:
+        return annotators
+    drawn = select(ReaderDraw.annotator_id, func.count()).join(Case, Case.id == ReaderDraw.case_id)
+    drawn = drawn.where(Case.specimen_id == case.specimen_id).group_by(ReaderDraw.annotator_id)
+    counts = {row[0]: row[1] for row in session.execute(drawn)}
+    fewest = min(counts.get(one, 0) for one in annotators)
+    return [one for one in annotators if counts.get(one, 0) == fewest]
 
 
 def redraw_annotator(session: Session, key: DerivedKey, request: ReadRequest) -> None:

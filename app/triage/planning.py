@@ -191,7 +191,7 @@ def plan_case(
     arms: list[Arm] = ["first"] if planned.arm is None else ["first", planned.arm]
     release_id, time = prediction.release_id, time_of(session)
     requests = [new_request(case, policy, release_id, arm, place, time) for place, arm in enumerate(arms, start=1)]
-    reader_draws = draw_for_planned_reads(session, draws, requests, twins.ids) if policy.draw_readers else []
+    reader_draws = draw_for_planned_reads(session, draws, case, requests, twins.ids) if policy.draw_readers else []
     return CasePlan(decision, [look, *requests], reader_draws, twins.ids)
 
 

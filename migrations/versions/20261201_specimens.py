@@ -47,6 +47,7 @@ def upgrade() -> None:
         sa.Column("computed_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("basis", sa.String(length=64), nullable=True),
         sa.Column("document", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("cells", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("class_probs", sa.LargeBinary(), nullable=True),
         sa.CheckConstraint("state IN ('open', 'decided', 'signed')", name=op.f("ck_specimen_results_state")),
         sa.ForeignKeyConstraint(
@@ -85,6 +86,8 @@ def upgrade() -> None:
             for column in columns:
                 op.execute(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
     op.create_index(op.f("ix_cases_specimen_id"), "cases", ["specimen_id"])
+    # what has changed of the cells of a specimen
+    op.create_index(op.f("ix_case_changes_case_id"), "case_changes", ["case_id"])
     for statement in create_triggers(dialect, _KNOWLEDGE):
         op.execute(statement)
 
@@ -94,6 +97,7 @@ def downgrade() -> None:
     for statement in drop_triggers(dialect, _KNOWLEDGE):
         op.execute(statement)
     _replace_rules(dialect, _MORE_RULES, _RULES)
+    op.drop_index(op.f("ix_case_changes_case_id"), "case_changes")
     op.drop_index(op.f("ix_cases_specimen_id"), "cases")
     if dialect == "sqlite":
         op.execute("ALTER TABLE cases DROP COLUMN specimen_id")

@@ -65,7 +65,7 @@ class CaseChange(BaseTable):
 
     sequence: Mapped[int] = mapped_column(ForeignKey("audit_events.sequence"), primary_key=True)
     # no foreign key: to check it would wait for who has locked the case, with the head of the chain in hand
-    case_id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True)
+    case_id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True, index=True)
 
 
 class IdempotencyRecord(BaseTable):

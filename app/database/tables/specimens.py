@@ -40,7 +40,8 @@ class SpecimenResult(BaseTable):
     basis: Mapped[str | None] = mapped_column(sa.String(64))
     # app.specimens.schemas.SpecimenOut
     document: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
-    # (n, K) of each cell in the specimen, by identifier; little-endian float64
+    # identifiers of the n cells, and the class probabilities (n, K) of each in the specimen, little-endian float64
+    cells: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     class_probs: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
 
 

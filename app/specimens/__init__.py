@@ -1,0 +1,1 @@
+"""Specimens: their cells, their shares, and what a laboratory learns from them."""

@@ -1,0 +1,292 @@
+"""Measure a specimen: its shares from predictions and final blinded labels, stored until something changes."""
+
+import hashlib
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.annotators.models.service import model_in_use
+from app.cases.service import NamedLabel, blind_opinions, label_histories, read_outcomes
+from app.context import ServiceContext
+from app.database.tables import (
+    Alias,
+    Case,
+    CaseChange,
+    PolicyRow,
+    ProvisionalLabel,
+    ReaderModelInUse,
+    Specimen,
+    SpecimenKnowledge,
+    SpecimenResult,
+    time_of,
+)
+from app.database.tables.values import SpecimenState
+from app.specimens.schemas import (
+    ComponentsOut,
+    DecidingCellOut,
+    GroupOut,
+    ShareOut,
+    SpecimenReadsOut,
+    ThresholdOut,
+)
+from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, reporting_groups, sum_values
+from ml.annotations import Annotations
+from ml.messages import Message
+from ml.specimens.cells import MOST_DRAWS, Group, NamedReads
+from ml.specimens.cells import Specimen as SpecimenOfCells
+from ml.specimens.laboratory import GroupKnowledge, Laboratory
+from ml.specimens.own_mix import FEWEST_FOR_OWN_MIX
+from ml.specimens.reads import choose_reads
+from ml.specimens.shares import GroupShare, Share, SpecimenShares, measure_specimen
+from ml.util.arrays import FloatArray
+
+#: Deciding cells that are listed.
+MOST_DECIDING = 10
+# specimens whose results the worker keeps fresh, the newest first, and those of one round
+_TENDED, _OF_ROUND = 1000, 50
+
+_NO_MIX = Message("the release's card has no class frequencies: all classes count as equally frequent")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is computed of a specimen."""
+
+    # columns of the result's document, as ``SpecimenOut`` has them
+    document: dict[str, Any]
+    state: SpecimenState
+    cells: list[str]
+    class_probs: FloatArray
+    deciding: list[uuid.UUID]
+
+
+def bases_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Digest of everything that the numbers of each specimen follow from."""
+    newest = (
+        select(Case.specimen_id, func.count(Case.id.distinct()), func.max(CaseChange.sequence))
+        .outerjoin(CaseChange, CaseChange.case_id == Case.id)
+        .where(Case.specimen_id.in_(specimen_ids), Case.erased_at.is_(None))
+        .group_by(Case.specimen_id)
+    )
+    of_cells = {row[0]: (row[1], row[2]) for row in session.execute(newest)}
+    of_all = [
+        session.execute(statement).scalar_one_or_none()
+        for statement in (
+            select(func.max(PolicyRow.version)),
+            select(Alias.revision).where(Alias.name == "champion"),
+            select(ReaderModelInUse.revision),
+            select(func.max(SpecimenKnowledge.version)),
+        )
+    ]
+    return {
+        specimen_id: hashlib.sha256(repr((of_cells.get(specimen_id), of_all)).encode()).hexdigest()
+        for specimen_id in specimen_ids
+    }
+
+
+def laboratory_of(session: Session, release_id: uuid.UUID) -> Laboratory:
+    """What the laboratory's specimens taught under the predictions of a release."""
+    newest = select(SpecimenKnowledge).where(SpecimenKnowledge.release_id == release_id)
+    row = session.execute(newest.order_by(SpecimenKnowledge.version.desc()).limit(1)).scalar_one_or_none()
+    if row is None:
+        return Laboratory()
+    return Laboratory(row.kappa, {name: GroupKnowledge(**known) for name, known in row.groups.items()})
+
+
+def final_opinions(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[NamedLabel]]:
+    """Final blind opinions of cells, one per annotator."""
+    waiting = select(ProvisionalLabel.case_id, ProvisionalLabel.annotator_id).where(
+        ProvisionalLabel.case_id.in_(case_ids), ProvisionalLabel.purpose == "read"
+    )
+    provisional = {(row[0], row[1]) for row in session.execute(waiting)}
+    return {
+        case_id: blind_opinions([row for row in history if (case_id, row.label.annotator_id) not in provisional])
+        for case_id, history in label_histories(session, case_ids).items()
+    }
+
+
+def with_labels(session: Session, cells: SpecimenCells) -> tuple[SpecimenOfCells, SpecimenReadsOut]:
+    """The specimen with its final blinded labels, by annotator where a model is in use."""
+    place, number = {one: row for row, one in enumerate(cells.case_ids)}, {c: k for k, c in enumerate(cells.classes)}
+    given = [
+        (place[case_id], row.annotator, number[str(row.label.class_code)])
+        for case_id, opinions in final_opinions(session, cells.case_ids).items()
+        for row in opinions
+        if row.label.class_code in number
+    ]
+    names = sorted({name for _, name, _ in given})
+    reads = SpecimenReadsOut(labels=len(given), annotators=len(names))
+    if not given:
+        return cells.measured(), reads
+    rows, classes = np.array([one[0] for one in given]), np.array([one[2] for one in given])
+    in_use = model_in_use(session, cells.release_id)
+    if in_use is not None and len(in_use[1].population) == len(cells.classes):
+        people = np.array([names.index(one[1]) for one in given])
+        labels = Annotations(rows, people, classes, len(place), len(names), len(number))
+        alike = cells.measured()
+        draws = NamedReads.of(in_use[1], labels, names, alike.mix, MOST_DRAWS)
+        return cells.measured(named=draws), reads
+    counts = np.zeros((len(place), len(number)), dtype=np.int64)
+    np.add.at(counts, (rows, classes), 1)
+    return cells.measured(label_counts=counts, n_annotators=len(names)), reads
+
+
+def measure(session: Session, specimen_id: uuid.UUID) -> Measured:
+    """Measure a specimen by what is stored now."""
+    policy, cells = current_policy(session), cells_of_specimen(session, specimen_id)
+    if cells is None:
+        reads = SpecimenReadsOut(labels=0, annotators=0)
+        nothing = {"n_cells": 0, "release": None, "classes": [], "mix": "training", "groups": [], "deciding_cells": []}
+        document = nothing | {"reads": reads.model_dump(mode="json"), "assumes": [], "warnings": []}
+        return Measured(document, "open", [], np.zeros((0, 0)), [])
+    groups = reporting_groups(policy, cells.classes) or [Group(code, (code,)) for code in cells.classes]
+    (specimen, reads), laboratory = with_labels(session, cells), laboratory_of(session, cells.release_id)
+    shares = measure_specimen(specimen, groups, laboratory)
+    outcomes = {one: row.outcome.class_code for one, row in read_outcomes(session, cells.case_ids).items()}
+    decisions = [threshold.decision for group in shares.groups for threshold in group.thresholds]
+    state: SpecimenState = "decided" if decisions and "open" not in decisions else "open"
+    closed = set(outcomes) | _fully_read(specimen, cells, policy)
+    deciding = _deciding_cells(shares, cells, policy, closed) if state == "open" else []
+    document = {
+        "n_cells": shares.n_cells,
+        "release": str(cells.release_id),
+        "classes": cells.classes,
+        "mix": shares.mix,
+        "groups": [
+            _group_out(group, share, _count(group, shares, cells, outcomes)).model_dump(mode="json")
+            for group, share in zip(groups, shares.groups, strict=True)
+        ],
+        "deciding_cells": [one.model_dump(mode="json") for one in deciding],
+        "reads": reads.model_dump(mode="json"),
+        "assumes": list(shares.assumes),
+        "warnings": _warnings(shares, cells, policy),
+    }
+    named = [uuid.UUID(one.case) for one in deciding]
+    return Measured(document, state, list(map(str, cells.case_ids)), shares.class_probs, named)
+
+
+def _fully_read(specimen: SpecimenOfCells, cells: SpecimenCells, policy: PolicyRow) -> set[uuid.UUID]:
+    full = specimen.counts.sum(axis=1) >= policy.max_labels
+    return {case_id for case_id, done in zip(cells.case_ids, full, strict=True) if done}
+
+
+def _deciding_cells(
+    shares: SpecimenShares, cells: SpecimenCells, policy: PolicyRow, closed: set[uuid.UUID]
+) -> list[DecidingCellOut]:
+    """Cells of which a further read is worth most, those left out that are settled or fully read."""
+    values, ties = sum_values(shares, policy.specimen_goal or "decision")
+    names = tuple(map(str, cells.case_ids))
+    place = {name: row for row, name in enumerate(names)}
+    chosen = choose_reads(values, len(names), names, ties)
+    left = [name for name in chosen if uuid.UUID(name) not in closed]
+    return [DecidingCellOut(case=name, value=float(values[place[name]])) for name in left[:MOST_DECIDING]]
+
+
+def _count(group: Group, shares: SpecimenShares, cells: SpecimenCells, outcomes: dict[uuid.UUID, str | None]) -> int:
+    """Cells of a group by outcome, else by leading class in the specimen; a split cell counts nowhere."""
+    leading = shares.class_probs.argmax(axis=1)
+    classes = [
+        outcomes[case_id] if case_id in outcomes else cells.classes[k]
+        for case_id, k in zip(cells.case_ids, leading, strict=True)
+    ]
+    return sum(code in group.classes for code in classes)
+
+
+def _share_out(share: Share) -> ShareOut:
+    return ShareOut(share=share.share, interval=(share.low, share.high))
+
+
+def _group_out(group: Group, share: GroupShare, count: int) -> GroupOut:
+    parts = share.components
+    return GroupOut(
+        group=group.name,
+        count=count,
+        slide=_share_out(share.slide),
+        patient=_share_out(share.patient),
+        counted=share.counted,
+        components=ComponentsOut(cells=parts.cells, annotators=parts.annotators, sampling=parts.sampling),
+        thresholds=[
+            ThresholdOut(
+                at=one.threshold.at,
+                miss_cost=one.threshold.miss_cost,
+                probability_above=one.probability_above,
+                decision=one.decision,
+                expected_loss=one.expected_loss,
+                settled=one.settled,
+            )
+            for one in share.thresholds
+        ],
+    )
+
+
+def _warnings(shares: SpecimenShares, cells: SpecimenCells, policy: PolicyRow) -> list[str]:
+    found: list[str] = []
+    if shares.mix == "training":
+        found.append(
+            Message("fewer than {n} cells: the class mix is that of the calibration cells", n=FEWEST_FOR_OWN_MIX)
+        )
+    if not shares.resolved:
+        found.append(Message("the shares are not resolved: every decision is open"))
+    if cells.mix is None:
+        found.append(_NO_MIX)
+    if cells.n_left_out:
+        found.append(
+            Message("{n} cells are left out: copies of others, or not predicted by the release yet", n=cells.n_left_out)
+        )
+    for group in policy.reporting_groups or []:
+        missing = [code for code in group["classes"] if code not in cells.classes]
+        if missing:
+            fields = {"group": group["group"], "classes": ", ".join(missing)}
+            found.append(Message("{group} is not reported: the release has no class {classes}", **fields))
+    return found
+
+
+def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
+    """Measure a specimen again if something has changed, and store the result."""
+    with context.database.read() as session:
+        stored, basis = session.get(SpecimenResult, specimen_id), bases_of(session, [specimen_id])[specimen_id]
+        if stored is not None and stored.basis == basis:
+            return
+        measured = measure(session, specimen_id)
+    with context.database.write() as session:
+        if bases_of(session, [specimen_id])[specimen_id] == basis:  # else it has changed again: the next one stores
+            _store(session, specimen_id, measured, basis)
+
+
+def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: str) -> None:
+    _bring_forward(session, specimen_id, set(measured.deciding))
+    # of two that measure at once, the second one waits here and stores the same
+    session.execute(select(Specimen.id).where(Specimen.id == specimen_id).with_for_update())
+    row = session.get(SpecimenResult, specimen_id) or SpecimenResult(specimen_id=specimen_id, version=0)
+    session.add(row)
+    if row.document != measured.document:
+        row.version += 1
+    row.state, row.basis, row.document = measured.state, basis, measured.document
+    row.cells, row.class_probs = measured.cells, measured.class_probs.astype("<f8").tobytes()
+    row.computed_at = time_of(session)
+
+
+def _bring_forward(session: Session, specimen_id: uuid.UUID, deciding: set[uuid.UUID]) -> None:
+    """Put deciding cells first in the lead's worklist: their need is above 1."""
+    changed = (Case.specimen_id == specimen_id, (Case.need > 1) | Case.id.in_(deciding))
+    locked = select(Case).where(*changed).order_by(Case.id).with_for_update(key_share=True)
+    for case in session.execute(locked.execution_options(populate_existing=True)).scalars():
+        own = case.need - 1 if case.need > 1 else case.need
+        case.need = own + 1 if case.id in deciding and own > 0 else own
+
+
+def refresh_stale_specimens(context: ServiceContext) -> None:
+    """Measure the newest specimens again of which something has changed; some of them in each round."""
+    with context.database.read() as session:
+        newest = select(Specimen.id).where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc()).limit(_TENDED)
+        ids = list(session.execute(newest).scalars())
+        held = select(SpecimenResult.specimen_id, SpecimenResult.basis).where(SpecimenResult.specimen_id.in_(ids))
+        stored = {row[0]: row[1] for row in session.execute(held)}
+        now = bases_of(session, ids)
+    for specimen_id in [one for one in ids if stored.get(one) != now[one]][:_OF_ROUND]:
+        refresh_specimen(context, specimen_id)

@@ -1,0 +1,98 @@
+"""Request and response models of the specimen routes."""
+
+from datetime import datetime
+from typing import Literal
+
+from app.database.tables.values import SpecimenState
+from app.http.models import Line, Moment, RequestModel, ResponseModel, Sentence
+
+
+class SpecimenIn(RequestModel):
+    """A specimen before its cells."""
+
+    external_id: Line
+    patient: Line | None = None
+    site: Line | None = None
+    collected_at: Moment | None = None
+
+
+class ShareOut(ResponseModel):
+    """A share with its 95 % interval."""
+
+    share: float
+    interval: tuple[float, float]
+
+
+class ComponentsOut(ResponseModel):
+    """Variances of the patient's share by source; the total variance is their sum."""
+
+    cells: float
+    annotators: float
+    sampling: float
+
+
+class ThresholdOut(ResponseModel):
+    """Whether the patient's share of a group reaches a threshold."""
+
+    at: float
+    miss_cost: float
+    probability_above: float
+    decision: Literal["above", "below", "open"]
+    expected_loss: float
+    settled: bool
+
+
+class GroupOut(ResponseModel):
+    """Share of a reporting group."""
+
+    group: str
+    count: int
+    slide: ShareOut
+    patient: ShareOut
+    counted: tuple[float, float] | None
+    components: ComponentsOut
+    thresholds: list[ThresholdOut]
+
+
+class DecidingCellOut(ResponseModel):
+    """A cell of which a further read is worth most."""
+
+    case: str
+    value: float
+
+
+class SpecimenReadsOut(ResponseModel):
+    """Blinded labels of a specimen's cells."""
+
+    labels: int
+    annotators: int
+
+
+class SpecimenOut(ResponseModel):
+    """Shares of a specimen, and what would settle them."""
+
+    specimen: str
+    external_id: str
+    patient: str | None
+    site: str | None
+    collected_at: datetime | None
+    created_at: datetime
+    n_cells: int
+    release: str | None
+    mix: Literal["own", "training"]
+    groups: list[GroupOut]
+    deciding_cells: list[DecidingCellOut]
+    state: SpecimenState
+    reads: SpecimenReadsOut
+    assumes: list[Sentence]
+    warnings: list[Sentence]
+    version: int
+    computed_at: datetime | None
+    stale: bool
+
+
+class SpecimensOut(ResponseModel):
+    """A page of specimens."""
+
+    items: list[SpecimenOut]
+    next_cursor: str | None

@@ -1,0 +1,128 @@
+"""Store and show specimens."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from app.cases.service import (
+    CaseFilter,
+    CasesOut,
+    add_specimen,
+    decode_cursor,
+    encode_cursor,
+    find_same_specimen,
+    list_cases,
+    specimen_digest,
+)
+from app.context import ServiceContext
+from app.database.advisory_locks import lock_digests
+from app.database.tables import Case, Specimen, SpecimenResult
+from app.database.tables.values import SpecimenState
+from app.http.errors import NotFound
+from app.http.principal import Principal
+from app.specimens.measuring import bases_of
+from app.specimens.schemas import SpecimenIn, SpecimenOut, SpecimensOut
+
+_NOT_MEASURED: dict[str, Any] = {
+    "n_cells": 0,
+    "release": None,
+    "mix": "training",
+    "groups": [],
+    "deciding_cells": [],
+    "reads": {"labels": 0, "annotators": 0},
+    "assumes": [],
+    "warnings": [],
+}
+
+
+def store_specimen(
+    session: Session, context: ServiceContext, principal: Principal, body: SpecimenIn
+) -> tuple[int, SpecimenOut]:
+    """Store a specimen; the same one again gives that which is there."""
+    lock_digests(session, [specimen_digest(body.external_id)])
+    about: dict[str, Any] = body.model_dump(exclude={"external_id"})
+    specimen, status = find_same_specimen(session, body.external_id, **about), 200
+    if specimen is None:
+        added = add_specimen(session, context.keys.audit, principal, body.external_id, **about)
+        specimen, status = added, 201
+    return status, specimens_out(session, [specimen])[0]
+
+
+def existing_specimen(session: Session, specimen_id: uuid.UUID) -> Specimen:
+    """A specimen that is not erased."""
+    specimen = session.get(Specimen, specimen_id)
+    if specimen is None or specimen.erased_at is not None:
+        raise NotFound("there is no such specimen")
+    return specimen
+
+
+def show_specimen(session: Session, specimen_id: uuid.UUID) -> SpecimenOut:
+    """A specimen with its shares as they were computed last."""
+    return specimens_out(session, [existing_specimen(session, specimen_id)])[0]
+
+
+def list_specimens(
+    session: Session,
+    cursor: str | None,
+    limit: int,
+    *,
+    state: SpecimenState | None = None,
+    patient: str | None = None,
+    site: str | None = None,
+    after: datetime | None = None,
+) -> SpecimensOut:
+    """A page of specimens, newest first."""
+    statement = select(Specimen).outerjoin(SpecimenResult, SpecimenResult.specimen_id == Specimen.id)
+    statement = statement.where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc())
+    if state is not None:
+        measured = SpecimenResult.state == state
+        statement = statement.where(measured | SpecimenResult.state.is_(None) if state == "open" else measured)
+    equal = {Specimen.patient: patient, Specimen.site: site}
+    statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
+    if after is not None:
+        statement = statement.where(Specimen.created_at > after)
+    if cursor is not None:
+        statement = statement.where(Specimen.id < decode_cursor(cursor))
+    rows = list(session.execute(statement.limit(limit + 1)).scalars())
+    next_cursor = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
+    return SpecimensOut(items=specimens_out(session, rows[:limit]), next_cursor=next_cursor)
+
+
+def specimens_out(session: Session, specimens: list[Specimen]) -> list[SpecimenOut]:
+    """Specimens as the API shows them, in their order."""
+    ids = [specimen.id for specimen in specimens]
+    results = {
+        row.specimen_id: row
+        for row in session.execute(select(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids))).scalars()
+    }
+    bases = bases_of(session, ids)
+    return [_specimen_out(specimen, results.get(specimen.id), bases[specimen.id]) for specimen in specimens]
+
+
+def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str) -> SpecimenOut:
+    measured = result is not None and result.document is not None
+    document = {**result.document} if result is not None and result.document is not None else dict(_NOT_MEASURED)
+    document.pop("classes", None)
+    return SpecimenOut(
+        specimen=str(specimen.id),
+        external_id=specimen.external_id,
+        patient=specimen.patient,
+        site=specimen.site,
+        collected_at=specimen.collected_at,
+        created_at=specimen.created_at,
+        state="open" if result is None else result.state,
+        version=0 if result is None else result.version,
+        computed_at=result.computed_at if result is not None and measured else None,
+        stale=result is None or result.basis != basis,
+        **document,
+    )
+
+
+def list_specimen_cells(session: Session, specimen_id: uuid.UUID, cursor: str | None, limit: int) -> CasesOut:
+    """A page of a specimen's cells, newest first."""
+    existing_specimen(session, specimen_id)
+    cells: Select[uuid.UUID] = select(Case.id).where(Case.specimen_id == specimen_id, Case.erased_at.is_(None))
+    return list_cases(session, CaseFilter(among=cells), cursor, limit)

@@ -1,0 +1,177 @@
+"""Cells of a specimen as its release predicts them, and the cells that the rule by specimen value reads twice."""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.audit.chain import events
+from app.audit.chain.keys import DerivedKey, InstallationKeys
+from app.database.tables import Alias, Case, CasePrediction, PolicyRow, ReadRequest, ReleaseRow, time_of
+from app.predictions.service import stored_predictions
+from app.triage.assignment import draw_for_planned_reads, twins_of_case
+from app.triage.planning import new_request
+from app.triage.queries import current_policy
+from app.triage.rules import plan_reads
+from app.triage.urgency import lock_open_reads, set_due
+from ml.distributions.families import PredictiveDistribution, has_concentration
+from ml.specimens.cells import Group, Threshold, calibration_mix
+from ml.specimens.cells import Specimen as SpecimenOfCells
+from ml.specimens.reads import choose_reads
+from ml.specimens.shares import SpecimenShares, measure_specimen
+from ml.util.arrays import FloatArray
+
+
+@dataclass(frozen=True)
+class SpecimenCells:
+    """Cells of a specimen with the predictions of one release; an image that came twice counts once."""
+
+    specimen_id: uuid.UUID
+    release_id: uuid.UUID
+    classes: list[str]
+    # class frequencies (K,) of the release's calibration cells; None where its card has none
+    mix: FloatArray | None
+    # in their order
+    case_ids: list[uuid.UUID]
+    prior: PredictiveDistribution
+    # cells that this release has not predicted yet, and copies of others
+    n_left_out: int
+
+    def measured(self, **known: Any) -> SpecimenOfCells:
+        """The specimen as the library takes it, with labels or without."""
+        uniform = np.full(len(self.classes), 1 / len(self.classes))
+        return SpecimenOfCells(
+            key=f"{self.specimen_id} {self.release_id}",
+            cells=tuple(map(str, self.case_ids)),
+            classes=tuple(self.classes),
+            prior=self.prior,
+            mix=uniform if self.mix is None else self.mix,
+            target="panel" if has_concentration(self.prior) else "label",
+            **known,
+        )
+
+
+def cells_of_specimen(session: Session, specimen_id: uuid.UUID) -> SpecimenCells | None:
+    """Cells of a specimen that are not erased, by the release that predicts most of them, the champion first."""
+    rows = session.execute(
+        select(CasePrediction, Case.pixels_sha256)
+        .join(Case, Case.id == CasePrediction.case_id)
+        .where(Case.specimen_id == specimen_id, Case.erased_at.is_(None))
+        .order_by(CasePrediction.case_id)
+    ).all()
+    if not rows:
+        return None
+    champion = session.execute(select(Alias.release_id).where(Alias.name == "champion")).scalar_one_or_none()
+    counts = Counter(row.CasePrediction.release_id for row in rows)
+    release_id = max(counts, key=lambda one: (counts[one], one == champion, one))
+    by_image = {row.pixels_sha256: row.CasePrediction for row in reversed(rows) if _is_of(row, release_id)}
+    kept = sorted(by_image.values(), key=lambda row: row.case_id)
+    card = session.get_one(ReleaseRow, release_id).card
+    classes = [str(info["code"]) for info in card["classes"]]
+    n_cells = len({row.CasePrediction.case_id for row in rows})
+    ids = [row.case_id for row in kept]
+    prior = stored_predictions(kept)
+    return SpecimenCells(specimen_id, release_id, classes, _mix_of(card), ids, prior, n_cells - len(ids))
+
+
+def _is_of(row: Any, release_id: uuid.UUID) -> bool:
+    return bool(row.CasePrediction.release_id == release_id)
+
+
+def _mix_of(card: Mapping[str, Any]) -> FloatArray | None:
+    """Class frequencies of the calibration cells by a release's card."""
+    counts = card.get("data", {}).get("class_counts", {}).get("calibration")
+    if not counts or len(counts) != len(card["classes"]) or not sum(counts):
+        return None
+    return calibration_mix(np.repeat(np.eye(len(counts), dtype=np.int64), counts, axis=0))
+
+
+def reporting_groups(policy: PolicyRow, classes: Sequence[str]) -> list[Group]:
+    """Groups that a policy reports, as far as a release has their classes."""
+    return [
+        Group(
+            group["group"],
+            tuple(group["classes"]),
+            tuple(Threshold(one["at"], one["miss_cost"]) for one in group["thresholds"]),
+        )
+        for group in policy.reporting_groups or []
+        if set(group["classes"]) <= set(classes)
+    ]
+
+
+def sum_values(shares: SpecimenShares, goal: str) -> tuple[FloatArray, FloatArray | None]:
+    """Values (n,) of a read of each cell for a goal, and what ranks cells with the same value."""
+    share = np.sum([group.read_values for group in shares.groups], axis=0)
+    if goal == "share":
+        return share, None
+    return np.sum([group.decision_values for group in shares.groups], axis=0), share
+
+
+def plan_specimen(session: Session, keys: InstallationKeys, specimen_id: uuid.UUID) -> list[uuid.UUID]:
+    """Choose the cells of a specimen that are read twice, from all its cells so far and from no label.
+
+    The coin of each cell stays as it was tossed, and its probability is the largest of all looks. Returns the cells
+    that get a second planned read now.
+    """
+    policy = current_policy(session)
+    cells = cells_of_specimen(session, specimen_id) if policy.rule == "specimen_value" else None
+    groups = [] if cells is None else reporting_groups(policy, cells.classes)
+    if cells is None or not groups or policy.reads_per_specimen is None:
+        return []
+    values, ties = sum_values(measure_specimen(cells.measured(), groups), policy.specimen_goal or "decision")
+    names = choose_reads(values, policy.reads_per_specimen, tuple(map(str, cells.case_ids)), ties)
+    chosen = [uuid.UUID(name) for name in names]
+    requests = lock_open_reads(session, Case.id.in_(chosen))  # requests are locked before their cases
+    locked = select(Case).where(Case.id.in_(chosen), Case.erased_at.is_(None)).order_by(Case.id).with_for_update()
+    raised = [
+        case
+        for case in session.execute(locked.execution_options(populate_existing=True)).scalars()
+        if case.pi < 1 and not case.twin_selected
+    ]
+    second = [case for case in raised if plan_reads(case.u, False, case.pi).arm is None]
+    for case in raised:
+        case.pi = 1.0
+    for case in second:
+        first = next((one for one in requests if one.case_id == case.id), None)
+        _add_second_read(session, keys.draws, case, policy, cells.release_id, first)
+    if raised:
+        events.record_event(
+            session,
+            keys.audit,
+            actor="service",
+            action="specimen.plan",
+            object_id=specimen_id,
+            details={
+                "policy_version": policy.version,
+                "release": str(cells.release_id),
+                "n_cells": len(second),
+                "cells": [str(case.id) for case in raised],
+            },
+            cases=[case.id for case in raised],
+        )
+    return [case.id for case in second]
+
+
+def _add_second_read(
+    session: Session,
+    draws: DerivedKey,
+    case: Case,
+    policy: PolicyRow,
+    release_id: uuid.UUID,
+    first: ReadRequest | None,
+) -> None:
+    last = session.execute(select(func.max(ReadRequest.ordinal)).where(ReadRequest.case_id == case.id)).scalar_one()
+    request = new_request(case, policy, release_id, "triage", (last or 0) + 1, time_of(session))
+    if first is not None:  # due together: a later date would tell that a read came later
+        set_due(request, first.due_at)
+    twins = twins_of_case(session, case.id)
+    drawn = draw_for_planned_reads(session, draws, case, [request], twins) if policy.draw_readers else []
+    session.add(request)
+    session.flush()  # a draw refers to its request
+    session.add_all(drawn)
+    case.waiting = True
