@@ -23,6 +23,8 @@ from app.database.tables import (
     NetworkOutput,
     ReadRequest,
     Remark,
+    Specimen,
+    SpecimenResult,
 )
 from app.http.errors import Conflict
 from app.imports.service import CHECK, ArchiveError, delete_archives, open_job_archive
@@ -34,7 +36,18 @@ from app.metrics.service import discard_all_snapshots
 #: Tables whose rows are deleted or changed when a patient is erased.
 ERASED_FROM = tuple(
     table.__tablename__
-    for table in (Case, CaseTwin, Comment, IdempotencyRecord, ImportRow, NetworkOutput, ReadRequest, Remark)
+    for table in (
+        Case,
+        CaseTwin,
+        Comment,
+        IdempotencyRecord,
+        ImportRow,
+        NetworkOutput,
+        ReadRequest,
+        Remark,
+        Specimen,
+        SpecimenResult,
+    )
 )
 _OWNED = (
     "SELECT count(*) = 0 FROM pg_class WHERE relname = ANY(:tables) AND relnamespace = current_schema()::regnamespace "

@@ -33,6 +33,8 @@ from app.database.tables import (
     NetworkOutput,
     ReadRequest,
     Remark,
+    Specimen,
+    SpecimenResult,
     new_digest_key,
     new_id,
     time_of,
@@ -170,11 +172,11 @@ def erase_patient_rows(
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
     external_ids = [case.external_id for case in cases]
     rows = _import_rows(session, [case.id for case in cases], external_ids, *([whom.patient] if whom.patient else []))
-    if not cases and not rows:
+    if not cases and not rows and not _lock_specimens(session, [], whom.patient):
         raise NotFound("there is no case of this patient")
     if _contains_word(reason, [*names, *external_ids]):
         raise Conflict("the reason is kept in the audit, and names the patient; give another one")
-    return _erase_and_record(session, context, actor, reason, cases, rows)
+    return _erase_and_record(session, context, actor, reason, cases, rows, patient=whom.patient)
 
 
 def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine) -> ErasureResult | None:
@@ -230,15 +232,19 @@ def _erase_and_record(
     cases: Sequence[Case],
     rows: Sequence[ImportRow],
     listed: uuid.UUID | None = None,
+    patient: str | None = None,
 ) -> ErasureResult:
     ids = [case.id for case in cases]
     erased = ErasureResult(ids, import_rows=sorted(_row_name(row) for row in rows))
     images = {digest for case in cases for digest in (case.stored_sha256, case.stored_field_sha256) if digest}
     pixels = {digest for case in cases for digest in (case.pixels_sha256, case.field_pixels_sha256) if digest}
-    erased.n_answers = delete_case_answers(session, ids)
+    specimens = _lock_specimens(session, cases, patient)
+    erased.n_answers = delete_case_answers(session, [*ids, *(specimen.id for specimen in specimens)])
     word = f"erased-{secrets.token_hex(8)}"
     for case in cases:
         _make_tombstone(session, case, word)
+    session.flush()
+    _erase_specimens(session, specimens, word)
     for row in rows:
         row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
     erased.n_remarks = _erase_rows_of_cases(session, ids)
@@ -264,6 +270,26 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     case.image_hash, case.stain, case.waiting, case.erased_at = None, None, False, time_of(session)
     case.digest_key = new_digest_key()
     session.execute(update_columns(ReadRequest, u=case.u).where(ReadRequest.case_id == case.id))
+
+
+def _lock_specimens(session: Session, cases: Sequence[Case], patient: str | None) -> list[Specimen]:
+    """Specimens of a patient, and of cases."""
+    ids = {case.specimen_id for case in cases if case.specimen_id is not None}
+    named = or_(Specimen.id.in_(ids), Specimen.patient == patient) if patient else Specimen.id.in_(ids)
+    return list(session.execute(select(Specimen).where(named).order_by(Specimen.id).with_for_update()).scalars())
+
+
+def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> None:
+    """Forget what was computed of specimens, and what identifies those that have no other cell."""
+    ids = [specimen.id for specimen in specimens]
+    session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
+    left = select(Case.specimen_id).where(Case.specimen_id.in_(ids), Case.erased_at.is_(None))
+    with_cells = set(session.execute(left).scalars())
+    for specimen in specimens:
+        if specimen.id not in with_cells:
+            specimen.external_id, specimen.patient = f"erased-{specimen.id}", word
+            specimen.collected_at, specimen.erased_at = None, time_of(session)
+            specimen.digest_key = new_digest_key()
 
 
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:

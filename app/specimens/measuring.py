@@ -141,7 +141,14 @@ def measure(session: Session, specimen_id: uuid.UUID) -> Measured:
     policy, cells = current_policy(session), cells_of_specimen(session, specimen_id)
     if cells is None:
         reads = SpecimenReadsOut(labels=0, annotators=0)
-        nothing = {"n_cells": 0, "release": None, "classes": [], "mix": "training", "groups": [], "deciding_cells": []}
+        nothing: dict[str, Any] = {
+            "n_cells": 0,
+            "release": None,
+            "classes": [],
+            "mix": "training",
+            "groups": [],
+            "deciding_cells": [],
+        }
         document = nothing | {"reads": reads.model_dump(mode="json"), "assumes": [], "warnings": []}
         return Measured(document, "open", [], np.zeros((0, 0)), [])
     groups = reporting_groups(policy, cells.classes) or [Group(code, (code,)) for code in cells.classes]

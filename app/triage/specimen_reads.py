@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
@@ -126,7 +126,7 @@ def plan_specimen(session: Session, keys: InstallationKeys, specimen_id: uuid.UU
     values, ties = sum_values(measure_specimen(cells.measured(), groups), policy.specimen_goal or "decision")
     names = choose_reads(values, policy.reads_per_specimen, tuple(map(str, cells.case_ids)), ties)
     chosen = [uuid.UUID(name) for name in names]
-    requests = lock_open_reads(session, Case.id.in_(chosen))  # requests are locked before their cases
+    lock_open_reads(session, Case.id.in_(chosen))  # requests are locked before their cases
     locked = select(Case).where(Case.id.in_(chosen), Case.erased_at.is_(None)).order_by(Case.id).with_for_update()
     raised = [
         case
@@ -137,8 +137,7 @@ def plan_specimen(session: Session, keys: InstallationKeys, specimen_id: uuid.UU
     for case in raised:
         case.pi = 1.0
     for case in second:
-        first = next((one for one in requests if one.case_id == case.id), None)
-        _add_second_read(session, keys.draws, case, policy, cells.release_id, first)
+        _add_second_read(session, keys.draws, case, policy, cells.release_id)
     if raised:
         events.record_event(
             session,
@@ -157,18 +156,13 @@ def plan_specimen(session: Session, keys: InstallationKeys, specimen_id: uuid.UU
     return [case.id for case in second]
 
 
-def _add_second_read(
-    session: Session,
-    draws: DerivedKey,
-    case: Case,
-    policy: PolicyRow,
-    release_id: uuid.UUID,
-    first: ReadRequest | None,
-) -> None:
-    last = session.execute(select(func.max(ReadRequest.ordinal)).where(ReadRequest.case_id == case.id)).scalar_one()
-    request = new_request(case, policy, release_id, "triage", (last or 0) + 1, time_of(session))
-    if first is not None:  # due together: a later date would tell that a read came later
-        set_due(request, first.due_at)
+def _add_second_read(session: Session, draws: DerivedKey, case: Case, policy: PolicyRow, release_id: uuid.UUID) -> None:
+    of_case = select(ReadRequest.ordinal, ReadRequest.due_at).where(ReadRequest.case_id == case.id)
+    asked = session.execute(of_case.order_by(ReadRequest.ordinal)).all()
+    ordinal = asked[-1].ordinal + 1 if asked else 1
+    request = new_request(case, policy, release_id, "triage", ordinal, time_of(session))
+    if asked:  # due together: a later date would tell that a read came later
+        set_due(request, asked[0].due_at)
     twins = twins_of_case(session, case.id)
     drawn = draw_for_planned_reads(session, draws, case, [request], twins) if policy.draw_readers else []
     session.add(request)

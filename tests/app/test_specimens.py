@@ -1,0 +1,293 @@
+"""Specimens: their cells, their shares, their second reads, and what becomes of them with a patient."""
+
+import uuid
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from app.database.tables import AuditEvent, Case, ReaderDraw, ReadRequest, Specimen, SpecimenResult
+from app.maintenance.erasure import erase_patient_everywhere
+from app.specimens.measuring import refresh_stale_specimens
+from app.triage.service import cells_of_specimen, plan_specimen
+from ml.specimens.cells import Group, Threshold
+from ml.specimens.shares import measure_specimen
+from tests.support.service import Service, cell_png, store
+
+GROUP = {"group": "blasts", "classes": ["blast"], "thresholds": [{"at": 0.2, "miss_cost": 5}]}
+
+
+def put_policy(service: Service, **fields: Any) -> None:
+    wanted = {"rule": "disagreement", "threshold": 0.4, "reveal": "after_commit", "repeat_rate": 0, "reason": "a test"}
+    answer = service.post("admin", "/v1/policies", json=wanted | fields)
+    assert answer.status_code == 201, answer.text
+
+
+def choose_by_value(service: Service, reads: int, **fields: Any) -> None:
+    chosen = {"rule": "specimen_value", "threshold": None, "reads_per_specimen": reads, "specimen_goal": "decision"}
+    put_policy(service, **chosen, reporting_groups=[GROUP], **fields)
+
+
+def add_specimen(service: Service, external_id: str = "S-1", **fields: str) -> str:
+    answer = service.post("admin", "/v1/specimens", json={"external_id": external_id, **fields})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["specimen"])
+
+
+def add_cells(service: Service, specimen: str, n: int, start: int = 0) -> list[str]:
+    return [
+        store(service, f"{specimen} cell {number}", cell_png(number), {}, specimen=specimen)
+        for number in range(start, start + n)
+    ]
+
+
+def plan(service: Service, specimen_id: str) -> list[str]:
+    with service.context.database.write() as session:
+        return [str(one) for one in plan_specimen(session, service.context.keys, uuid.UUID(specimen_id))]
+
+
+def shown(service: Service, specimen_id: str) -> dict[str, Any]:
+    return dict(service.document(f"/v1/specimens/{specimen_id}"))
+
+
+@pytest.mark.both_databases
+def test_the_same_specimen_again_is_the_stored_one_and_other_fields_are_refused(service: Service) -> None:
+    fields = {"external_id": "S-1", "patient": "P1", "site": "north", "collected_at": "2026-11-20T08:00:00Z"}
+    first, again = (service.post("admin", "/v1/specimens", json=fields) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    for name, value in {"patient": "P2", "site": None, "collected_at": "2026-11-21T08:00:00Z"}.items():
+        other = service.post("admin", "/v1/specimens", json=fields | {name: value})
+        assert (other.status_code, name in other.json()["detail"]) == (409, True), other.text
+    assert service.one(select(Specimen.external_id)) == "S-1"
+    assert not service.faults()
+
+
+def test_a_cell_makes_its_specimen_takes_its_patient_and_stays_in_it(service: Service) -> None:
+    first = service.add_case("a", cell_png(1), specimen="S-1", patient="P1", site="north")
+    second = service.add_case("b", cell_png(2), specimen=first["specimen"])
+    assert (second["specimen"], second["patient"], second["site"]) == (first["specimen"], "P1", "north")
+    for fields in ({"specimen": "S-1", "patient": "P2"}, {"specimen": "S-1", "patient": "P1", "site": "south"}):
+        refused = service.upload("c", cell_png(3), **fields)
+        assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (409, "specimen-mismatch")
+    moved = service.upload("b", cell_png(2), specimen="S-2")
+    assert (moved.status_code, "specimen" in moved.json()["detail"]) == (409, True)
+    assert service.upload("b", cell_png(2), specimen="S-1").status_code == 200
+    assert service.scalars(select(Specimen.external_id)) == ["S-1"]
+
+
+def test_the_shares_are_those_of_the_library(service: Service) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service)
+    add_cells(service, "S-1", 24)
+    document = shown(service, specimen_id)
+    with service.context.database.read() as session:
+        cells = cells_of_specimen(session, uuid.UUID(specimen_id))
+    assert cells is not None
+    expected = measure_specimen(cells.measured(), [Group("blasts", ("blast",), (Threshold(0.2, 5.0),))])
+    share, group = expected.groups[0], document["groups"][0]
+    assert (document["n_cells"], document["mix"], document["version"], document["stale"]) == (24, "own", 1, False)
+    assert group["patient"] == {"share": share.patient.share, "interval": [share.patient.low, share.patient.high]}
+    assert group["slide"]["share"] == share.slide.share
+    total = sum(group["components"].values())
+    assert total == pytest.approx(share.components.total)
+    assert group["thresholds"][0]["probability_above"] == share.thresholds[0].probability_above
+    listed = service.document(f"/v1/specimens/{specimen_id}/cells", limit=200)["items"]
+    probs = {case["id"]: list(case["class_probs_in_specimen"].values()) for case in listed}
+    assert np.array([probs[str(one)] for one in cells.case_ids]) == pytest.approx(expected.class_probs)
+    assert "cells independent within the specimen" in document["assumes"]
+
+
+def test_without_groups_each_class_is_one_and_few_cells_keep_the_training_mix(service: Service) -> None:
+    specimen_id = add_specimen(service)
+    empty = shown(service, specimen_id)
+    assert (empty["n_cells"], empty["groups"], empty["state"]) == (0, [], "open")
+    add_cells(service, "S-1", 3)
+    document = shown(service, specimen_id)
+    classes = service.add_case("other", cell_png(50))["prediction"]["classes"]
+    assert [group["group"] for group in document["groups"]] == classes
+    assert sum(group["slide"]["share"] for group in document["groups"]) == pytest.approx(1)
+    assert sum(group["count"] for group in document["groups"]) == 3
+    assert (document["mix"], len(document["warnings"])) == ("training", 1)
+
+
+@pytest.mark.both_databases
+def test_a_label_makes_the_shares_stale_until_they_are_measured_again(service: Service) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service)
+    cases = add_cells(service, "S-1", 22)
+    before = shown(service, specimen_id)
+    service.outside_label(cases[0], "r1", "blast")
+    service.outside_label(cases[0], "r2", "blast", blind=False)
+    listed = service.document("/v1/specimens")["items"][0]
+    assert (listed["stale"], listed["version"], listed["groups"]) == (True, 1, before["groups"])
+    refresh_stale_specimens(service.context)
+    listed = service.document("/v1/specimens")["items"][0]
+    after = shown(service, specimen_id)
+    assert listed == after
+    assert (after["stale"], after["version"], after["reads"]) == (False, 2, {"labels": 1, "annotators": 1})
+    assert after["groups"] != before["groups"]
+    assert "annotator variance unknown" in after["assumes"]
+    again = service.one(select(SpecimenResult.computed_at))
+    refresh_stale_specimens(service.context)
+    assert service.one(select(SpecimenResult.computed_at)) == again
+
+
+def test_an_outcome_counts_and_changes_no_share(service: Service) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service)
+    cases = add_cells(service, "S-1", 21)
+    before = shown(service, specimen_id)["groups"][0]
+    for number, case_id in enumerate(cases):
+        assert service.settle(case_id, **{"class": "blast", "reason": "seen"}).status_code == 201
+        if number == 0:
+            one = shown(service, specimen_id)["groups"][0]["count"]
+            assert one in {before["count"], before["count"] + 1}
+    after = shown(service, specimen_id)["groups"][0]
+    assert (after["count"], after["slide"], after["patient"]) == (21, before["slide"], before["patient"])
+    assert shown(service, specimen_id)["deciding_cells"] == []
+
+
+@pytest.mark.both_databases
+def test_the_rule_chooses_so_many_cells_of_a_specimen_and_no_label_enters(service: Service) -> None:
+    choose_by_value(service, 4, audit_rate=0.05)
+    specimen_id = add_specimen(service)
+    cases = add_cells(service, "S-1", 25)
+    u = {str(row.id): row.u for row in service.rows(select(Case.id, Case.u))}
+    unlike = {str(one) for one in service.scalars(select(Case.id).where(Case.pi == 1))}
+    before = Counter(map(str, service.scalars(select(ReadRequest.case_id))))
+    assert all(before[one] == 1 + (one in unlike or u[one] < 0.05) for one in cases)
+    for case_id in cases[:10]:  # what annotators answer meanwhile changes no choice
+        service.outside_label(case_id, "r1", "blast")
+    plan(service, specimen_id)
+    chosen = {str(one) for one in service.scalars(select(Case.id).where(Case.pi == 1))}
+    assert 0 < len(chosen - unlike) <= 4
+    requests = service.rows(select(ReadRequest).where(ReadRequest.round == "planned"))
+    after = Counter(str(row[0].case_id) for row in requests)
+    assert all(after[one] == 1 + (one in chosen or u[one] < 0.05) for one in cases)
+    added = [row[0] for row in requests if str(row[0].case_id) in chosen - unlike and row[0].arm == "triage"]
+    assert {row.pi for row in added} == {1.0}
+    first = {row[0].case_id: row[0] for row in requests if row[0].arm == "first"}
+    assert all(row.due_at == first[row.case_id].due_at for row in added)
+    assert plan(service, specimen_id) == []
+    assert len(service.scalars(select(AuditEvent.sequence).where(AuditEvent.action == "specimen.plan"))) == 1
+    add_cells(service, "S-1", 15, 25)  # a later look: the same coin, and the largest probability
+    plan(service, specimen_id)
+    now = {str(one) for one in service.scalars(select(Case.id).where(Case.pi == 1))}
+    assert chosen <= now
+    assert len(now - unlike) <= 8 + 5
+    assert {str(row.id): row.u for row in service.rows(select(Case.id, Case.u)) if str(row.id) in u} == u
+    case = service.document(f"/v1/cases/{min(chosen - unlike)}")
+    assert case["prediction"]["triage"]["reason"] == "chosen among the cells of its specimen"
+    assert not service.faults()
+
+
+def test_the_choice_is_that_of_the_same_cells_without_labels(service: Service) -> None:
+    choose_by_value(service, 3)
+    for name in ("S-1", "S-2"):
+        add_specimen(service, name)
+    cells = {name: add_cells(service, name, 21) for name in ("S-1", "S-2")}
+    for case_id in cells["S-2"]:
+        service.outside_label(case_id, "r1", "blast")
+    chosen = []
+    for name, ids in cells.items():
+        plan(service, str(service.one(select(Specimen.id).where(Specimen.external_id == name))))
+        pis = {str(row.id): row.pi for row in service.rows(select(Case.id, Case.pi))}
+        chosen.append([row for row, one in enumerate(ids) if pis[one] == 1])
+    assert len(chosen[0]) == 3
+    # the draws differ by specimen; the cells of most value do not
+    assert set(chosen[0]) & set(chosen[1])
+
+
+def test_a_single_cell_is_planned_with_the_cells_of_its_specimen(service: Service) -> None:
+    choose_by_value(service, 2)
+    for number in range(4):
+        service.add_case(f"c{number}", cell_png(number), specimen="S-1")
+    assert len(service.scalars(select(Case.id).where(Case.pi == 1))) >= 2
+    alone = service.add_case("alone", cell_png(40))
+    assert alone["prediction"]["triage"]["decision"] == "single_read"
+
+
+def test_drawn_reads_of_a_specimen_are_spread_over_annotators(service: Service) -> None:
+    for name in ("cleo", "dora"):
+        service.add_annotator(name)
+    choose_by_value(service, 6, draw_readers=True)
+    specimen_id = add_specimen(service)
+    add_cells(service, "S-1", 24)
+    plan(service, specimen_id)
+    drawn = Counter(service.scalars(select(ReaderDraw.annotator_id)))
+    assert sum(drawn.values()) == len(service.scalars(select(ReadRequest.id)))
+    assert max(drawn.values()) - min(drawn.values()) <= 2
+    assert len(drawn) == 4
+    assert all(row >= 0.1 for row in service.scalars(select(ReaderDraw.probability)))
+
+
+def test_deciding_cells_come_first_in_the_worklist(service: Service) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service)
+    add_cells(service, "S-1", 21)
+    for number in range(30, 40):
+        service.add_case(f"other {number}", cell_png(number))
+    document = shown(service, specimen_id)
+    deciding = [row["case"] for row in document["deciding_cells"]]
+    assert document["state"] == "open"
+    assert 0 < len(deciding) <= 10
+    worklist = list(service.items("/v1/worklist", limit=50))
+    first = worklist[: len(deciding)]
+    assert {row["case"]["id"] for row in first} == set(deciding)
+    assert [row["deciding"] for row in worklist] == [True] * len(deciding) + [False] * (31 - len(deciding))
+    assert all(0 <= row["need"] <= 1 for row in worklist)
+    values = [row["value"] for row in document["deciding_cells"]]
+    assert values == sorted(values, reverse=True)
+
+
+def test_specimens_are_listed_by_state_patient_and_site(service: Service) -> None:
+    for number in range(3):
+        add_specimen(service, f"S-{number}", patient=f"P{number % 2}", site=("north", "south")[number // 2])
+    assert [row["external_id"] for row in service.items("/v1/specimens", limit=2)] == ["S-2", "S-1", "S-0"]
+    named = [
+        [row["external_id"] for row in service.items("/v1/specimens", **chosen)]
+        for chosen in (
+            {"patient": "P0"},
+            {"site": "south"},
+            {"state": "open"},
+            {"state": "signed"},
+            {"after": "2100-01-01T00:00:00Z"},
+        )
+    ]
+    assert named == [["S-2", "S-0"], ["S-2"], ["S-2", "S-1", "S-0"], [], []]
+    assert service.get("viewer", f"/v1/specimens/{uuid.uuid4()}").status_code == 404
+
+
+def test_annotators_see_neither_specimens_nor_what_other_cells_tell_of_theirs(service: Service) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service)
+    (case_id,) = add_cells(service, "S-1", 1)
+    shown(service, specimen_id)
+    for path in ("/v1/specimens", f"/v1/specimens/{specimen_id}", f"/v1/specimens/{specimen_id}/cells"):
+        assert service.get("anna", path).status_code == 403
+    assert service.answer("anna", case_id, "blast").status_code == 201
+    own = service.document(f"/v1/cases/{service.known_as('anna', case_id)}", "anna")
+    assert (own["specimen"], own["class_probs_in_specimen"]) == (None, None)
+    assert service.document(f"/v1/cases/{case_id}")["class_probs_in_specimen"] is not None
+
+
+@pytest.mark.both_databases
+def test_an_erased_patient_leaves_no_specimen(service: Service) -> None:
+    kept, gone = add_specimen(service, "S-kept", patient="P1"), add_specimen(service, "S-gone", patient="P2")
+    for name in ("S-kept", "S-gone"):
+        add_cells(service, name, 2, 10 * len(name))
+    for specimen_id in (kept, gone):
+        shown(service, specimen_id)
+    erase_patient_everywhere(service.context, "admin", "P2", "asked for")
+    assert service.get("viewer", f"/v1/specimens/{gone}").status_code == 404
+    assert [row["external_id"] for row in service.items("/v1/specimens")] == ["S-kept"]
+    row = service.one(select(Specimen).where(Specimen.id == uuid.UUID(gone)))
+    assert row.patient != "P2"
+    assert "S-gone" not in row.external_id
+    assert service.scalars(select(SpecimenResult.specimen_id)) == [uuid.UUID(kept)]
+    assert not service.faults()
+    add_specimen(service, "S-gone", patient="P3")
+    assert shown(service, kept)["n_cells"] == 2
