@@ -1,6 +1,7 @@
 """What the API says about itself is true: ids, access, words, examples, and its answers to requests at random."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -59,6 +60,17 @@ def test_every_operation_has_the_name_of_its_route_and_no_two_are_alike(app: Fas
     assert len(set(names)) == len(names) > 50
     assert set(names) <= {route.operation_id for route in walk_routes(app)}
     assert all(name.isidentifier() for name in names)
+
+
+def test_whole_numbers_in_an_address_fit_the_columns_they_are_compared_with(document: dict[str, Any]) -> None:
+    unbounded = []
+    for method, path, operation in operations(document):
+        for parameter in operation.get("parameters", ()):
+            schema = parameter["schema"]
+            for kind in schema.get("anyOf", [schema]):
+                if kind.get("type") == "integer" and not kind.get("maximum", math.inf) < 2**31:
+                    unbounded.append((method, path, parameter["name"]))
+    assert unbounded == []
 
 
 def test_each_operation_says_who_may_call_as_its_guard_does(app: FastAPI, document: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ router = APIRouter(tags=["audit"], dependencies=[Depends(RequireScope("manage"))
 @router.get("/v1/audit-events", operation_id="list_audit_events", responses=list_problem_responses())
 def list_audit_events(
     session: ReadSession,
-    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     object_id: Annotated[Line | None, Query()] = None,
     actor: Annotated[Line | None, Query()] = None,

@@ -148,7 +148,7 @@ def fit_annotator_model(page: ManagerForm, experts: Annotated[PageText, Form(max
 @back_to(show_annotator_models)
 def switch_annotator_model(
     page: ManagerForm,
-    revision: Annotated[int, Form(ge=0)],
+    revision: Annotated[int, Form(ge=0, le=2**31 - 1)],
     version: Annotated[PageText, Form(max_length=10)] = "",
     reason: Annotated[PageText, Form(max_length=2000)] = "",
 ) -> Response:

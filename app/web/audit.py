@@ -52,7 +52,7 @@ def _read_audit_filter(
     object_id: Annotated[PageText, Query(max_length=100)] = "",
     since: _Day = None,
     until: _Day = None,
-    cursor: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> AuditFilter:
     return AuditFilter(actor.strip(), action, about.strip() or object_id, since, until, cursor)
 

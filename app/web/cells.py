@@ -119,8 +119,8 @@ class CellList:
 def show_cells(
     page: LeadPage,
     asked: AskedCells,
-    changed: Annotated[int | None, Query(ge=0)] = None,
-    chosen: Annotated[int, Query(ge=0)] = 0,
+    changed: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    chosen: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
     """Cells in every state; the search covers identifiers, patients, sites, annotators and labels."""
     session, matching = page.session, asked.filter(page.session)

@@ -151,7 +151,7 @@ class MoveForm(BaseModel):
 
     alias: Literal["champion", "challenger"]
     listed: bool = False  # whether it stands on the page of all releases
-    revision: int = Field(ge=0)
+    revision: int = Field(ge=0, le=2**31 - 1)
     despite_gate: bool = False
     reason: PageText = Field("", max_length=2000)
     password: PageText = Field("", max_length=300, repr=False)
@@ -318,7 +318,7 @@ class ClassesForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    version: int = Field(ge=0)
+    version: int = Field(ge=0, le=2**31 - 1)
     code: _Texts = []
     place: _Texts = []
     name: _Texts = []

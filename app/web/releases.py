@@ -283,7 +283,7 @@ def change_classes(page: ManagerForm, form: Annotated[ClassesForm, Form()]) -> R
 @router.post("/classes/restore")
 @back_to(show_classes)
 def restore_classes(
-    page: ManagerForm, version: Annotated[int, Form(ge=0)], seen: Annotated[int, Form(ge=0)]
+    page: ManagerForm, version: Annotated[int, Form(ge=0, le=2**31 - 1)], seen: Annotated[int, Form(ge=0, le=2**31 - 1)]
 ) -> Response:
     """Set the classes as an earlier version did, or as the release has them."""
     settings = releases_service.restored_settings(page.session, version)
