@@ -142,9 +142,16 @@ def _recalibration_is_due(session: Session, days: int) -> bool:
     return newest is not None and (last is None or newest > last)
 
 
+def _learn_from_specimens(context: ServiceContext) -> None:
+    from app.specimens.learning import learn_from_specimens
+
+    learn_from_specimens(context)
+
+
 SCHEDULES: dict[str, JobSchedule] = {
     "snapshots": JobSchedule("* * * * *", refresh_snapshots),
     "recalibration": JobSchedule("* * * * *", ask_for_recalibration),
     "tidying": JobSchedule("* * * * *", run_maintenance),
     "sweeping": JobSchedule("17 3 * * *", sweep_files),
+    "specimens": JobSchedule("37 3 * * *", _learn_from_specimens),
 }

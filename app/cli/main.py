@@ -24,6 +24,7 @@ secondread = typer.Typer(
     pretty_exceptions_enable=False,
 )
 release = typer.Typer(no_args_is_help=True, help="Model releases: add, list, judge, promote.")
+specimens = typer.Typer(no_args_is_help=True, help="Specimens: coverage of their intervals.")
 dataset = typer.Typer(no_args_is_help=True, help="Collected images and labels.")
 
 
@@ -221,6 +222,16 @@ def dataset_export(
     emit(counts, as_json, text)
 
 
+@specimens.command("check")
+def specimens_check(as_json: Json = False) -> None:
+    """Check the intervals of shares on completely read specimens of patients that the release was not trained on."""
+    from app.cli.specimens import check_local, describe_checks
+
+    with service_context() as context:
+        checks = check_local(context, shown=not as_json)
+    emit([one.document() for one in checks], as_json, "\n".join(describe_checks(checks)))
+
+
 for commands in (
     stages.commands,
     scoring.commands,
@@ -232,6 +243,7 @@ for commands in (
 for name, group in (
     ("release", release),
     ("dataset", dataset),
+    ("specimens", specimens),
     ("user", people.user),
     ("key", people.key),
     ("patient", people.patient),

@@ -1,5 +1,6 @@
 """Specimens: their cells, their shares, their second reads, and what becomes of them with a patient."""
 
+import json
 import uuid
 from collections import Counter
 from typing import Any
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.database.tables import AuditEvent, Case, ReaderDraw, ReadRequest, Specimen, SpecimenResult
+from app.database.tables import AuditEvent, Case, ReaderDraw, ReadRequest, Specimen, SpecimenKnowledge, SpecimenResult
 from app.maintenance.erasure import erase_patient_everywhere
+from app.specimens.learning import learn_from_specimens
 from app.specimens.measuring import refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
 from ml.specimens.cells import Group, Threshold
 from ml.specimens.shares import measure_specimen
+from tests.support.command import run_here
 from tests.support.service import Service, cell_png, store
 
 GROUP = {"group": "blasts", "classes": ["blast"], "thresholds": [{"at": 0.2, "miss_cost": 5}]}
@@ -46,6 +49,17 @@ def add_cells(service: Service, specimen: str, n: int, start: int = 0) -> list[s
 def plan(service: Service, specimen_id: str) -> list[str]:
     with service.context.database.write() as session:
         return [str(one) for one in plan_specimen(session, service.context.keys, uuid.UUID(specimen_id))]
+
+
+def command_line(service: Service, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    settings = service.context.settings
+    assert settings.secret_key is not None
+    monkeypatch.setenv("SECONDREAD_HOME", str(settings.home))
+    monkeypatch.setenv("SECONDREAD_DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("SECONDREAD_SECRET_KEY", settings.secret_key.get_secret_value())
+    done = run_here(*arguments)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
 
 
 def shown(service: Service, specimen_id: str) -> dict[str, Any]:
@@ -291,3 +305,33 @@ def test_an_erased_patient_leaves_no_specimen(service: Service) -> None:
     assert not service.faults()
     add_specimen(service, "S-gone", patient="P3")
     assert shown(service, kept)["n_cells"] == 2
+
+
+def test_a_laboratory_learns_from_completely_read_specimens(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    rng = np.random.default_rng(5)
+    classes = service.add_case("probe", cell_png(900))["prediction"]["classes"]
+    for number in range(21):
+        for cell in range(5):
+            labels = {"r1": int(rng.integers(8)), "r2": int(rng.integers(8))}
+            name, data = f"S-{number} {cell}", cell_png(5 * number + cell)
+            store(service, name, data, labels, specimen=f"S-{number}", patient=f"P{number}")
+    store(service, "unread", cell_png(800), {}, specimen="S-unread")
+    assert learn_from_specimens(service.context)
+    assert not learn_from_specimens(service.context)
+    known = service.one(select(SpecimenKnowledge))
+    assert (known.version, known.groups["blasts"]["n_specimens"]) == (1, 21)
+    assert known.groups["blasts"]["tilt"] >= 0
+    specimen_id = str(service.one(select(Specimen.id).where(Specimen.external_id == "S-0")))
+    document = shown(service, specimen_id)
+    assert "cells independent within the specimen" not in document["assumes"]
+    assert "annotator variance unknown" not in document["assumes"]
+    assert len(classes) == 8
+    (check,) = json.loads(command_line(service, monkeypatch, "specimens", "check", "--json"))
+    assert (check["group"], check["n_specimens"]) == ("blasts", 21)
+    assert sum(band["n_specimens"] for band in check["by_share"]) == 21
+    assert check["overdispersion"] >= 1
+    text = command_line(service, monkeypatch, "specimens", "check")
+    assert "21 completely read specimens" in text
+    assert f"in {check['n_covered']} of 21" in text
+    assert not service.faults()
