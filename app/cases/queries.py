@@ -29,6 +29,7 @@ from app.database.tables import (
     Read,
     ReaderDraw,
     ReadRequest,
+    ReleaseRow,
     Remark,
     Repeat,
     SpecimenResult,
@@ -396,15 +397,15 @@ def class_probs_in_specimens(session: Session, cases: Sequence[Case]) -> dict[uu
     specimens = {case.specimen_id for case in cases if case.specimen_id is not None}
     if not specimens:
         return {}
-    results = select(SpecimenResult).where(SpecimenResult.specimen_id.in_(specimens), SpecimenResult.cells.is_not(None))
-    wanted, found = {case.id for case in cases}, {}
-    for result in session.execute(results).scalars():
-        if not result.cells or not result.document or result.class_probs is None:
-            continue
-        probs = np.frombuffer(result.class_probs, dtype="<f8").reshape(len(result.cells), -1)
-        for name, row in zip(result.cells, probs, strict=True):
-            if (case_id := uuid.UUID(name)) in wanted:
-                found[case_id] = dict(zip(result.document["classes"], row.tolist(), strict=True))
+    measured = select(SpecimenResult.cells, SpecimenResult.class_probs, ReleaseRow.card)
+    measured = measured.join(ReleaseRow, ReleaseRow.id == SpecimenResult.release_id)
+    wanted = {case.id for case in cases}
+    found: dict[uuid.UUID, dict[str, float]] = {}
+    for cells, probs, card in session.execute(measured.where(SpecimenResult.specimen_id.in_(specimens))):
+        classes = [info["code"] for info in card["classes"]]
+        rows = np.frombuffer(probs, dtype="<f8").reshape(len(cells), len(classes))
+        in_order = zip(map(uuid.UUID, cells), rows.tolist(), strict=True)
+        found |= {case_id: dict(zip(classes, row, strict=True)) for case_id, row in in_order if case_id in wanted}
     return found
 
 

@@ -113,11 +113,11 @@ def get_case(asked: CaseInPath, call: _Reading) -> CaseOut:
     note_exposure(call.context.database, call.session, call.principal, case.id)
     twin = None if result.same_image_as is None else uuid.UUID(result.same_image_as)
     names = {"id": case.id, "same_image_as": twin}
-    known_as: dict[str, object] = {
+    known_as = {
         name: None if named is None else str(case_handle(call.keys, call.principal, named))
         for name, named in names.items()
     }
-    if "cases:read" not in call.principal.scopes:  # both follow from other cells
+    if "cases:read" not in call.principal.scopes:  # both tell of other cells
         known_as |= {"specimen": None, "class_probs_in_specimen": None}
     return result.model_copy(update=known_as)
 

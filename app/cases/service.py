@@ -133,10 +133,10 @@ from app.cases.schemas import (
     WorkOut,
 )
 from app.cases.specimen_rows import (
+    SpecimenFields,
     SpecimenMismatch,
     add_specimen,
     find_same_specimen,
-    find_specimen,
     is_of_other_specimen,
     specimen_digest,
     with_fields_of_specimen,

@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import select
@@ -19,6 +20,17 @@ class SpecimenMismatch(Conflict):
     """A specimen has another patient or site than what was sent."""
 
     code, title = "specimen-mismatch", "Specimen has other fields"
+
+
+@dataclass(frozen=True)
+class SpecimenFields:
+    """What is known of a specimen before its cells."""
+
+    external_id: str
+    patient: str | None
+    site: str | None
+    # when it was taken
+    collected_at: datetime | None = None
 
 
 def specimen_digest(external_id: str) -> str:
@@ -52,42 +64,32 @@ def specimen_for_cell(session: Session, keys: AuditKeys, principal: Principal, f
         return None
     specimen = find_specimen(session, fields.specimen)
     if specimen is None:
-        return add_specimen(session, keys, principal, fields.specimen, patient=fields.patient, site=fields.site)
-    _require_same(specimen, patient=fields.patient, site=fields.site or specimen.site)
+        return add_specimen(session, keys, principal, SpecimenFields(fields.specimen, fields.patient, fields.site))
+    site = fields.site or specimen.site
+    _require_same(specimen, SpecimenFields(specimen.external_id, fields.patient, site, specimen.collected_at))
     return specimen
 
 
-def add_specimen(
-    session: Session,
-    keys: AuditKeys,
-    principal: Principal,
-    external_id: str,
-    *,
-    patient: str | None,
-    site: str | None,
-    collected_at: datetime | None = None,
-) -> Specimen:
+def add_specimen(session: Session, keys: AuditKeys, principal: Principal, fields: SpecimenFields) -> Specimen:
     """Store a specimen, with its event."""
-    about = {"patient": patient, "site": site, "collected_at": collected_at}
-    specimen = Specimen(id=new_id(), external_id=external_id, created_by=principal.account_id, **about)
+    specimen = Specimen(id=new_id(), created_by=principal.account_id, **asdict(fields))
     session.add(specimen)
     session.flush()
-    events.record_event(session, keys, actor=principal.name, action="specimen.add", object_id=specimen.id, details={})
+    events.record_event(session, keys, actor=principal.name, action="specimen.add", object_id=specimen.id)
     return specimen
 
 
-def find_same_specimen(
-    session: Session, external_id: str, *, patient: str | None, site: str | None, collected_at: datetime | None
-) -> Specimen | None:
+def find_same_specimen(session: Session, fields: SpecimenFields) -> Specimen | None:
     """Find a specimen by its external id, and refuse other fields than it has."""
-    specimen = session.execute(select(Specimen).where(Specimen.external_id == external_id)).scalar_one_or_none()
+    found = select(Specimen).where(Specimen.external_id == fields.external_id)
+    specimen = session.execute(found).scalar_one_or_none()
     if specimen is not None:
-        _require_same(specimen, patient=patient, site=site, collected_at=collected_at)
+        _require_same(specimen, fields)
     return specimen
 
 
-def _require_same(specimen: Specimen, **sent: object) -> None:
-    differing = [name for name, value in sent.items() if value != getattr(specimen, name)]
+def _require_same(specimen: Specimen, sent: SpecimenFields) -> None:
+    differing = [name for name, value in asdict(sent).items() if value != getattr(specimen, name)]
     if differing:
         raise SpecimenMismatch(
             "specimen {name} has a different {fields}; send what it was stored with, or choose another external id",

@@ -229,7 +229,7 @@ def specimens_check(as_json: Json = False) -> None:
 
     with service_context() as context:
         checks = check_local(context, shown=not as_json)
-    emit([one.document() for one in checks], as_json, "\n".join(describe_checks(checks)))
+    emit([one.to_dict() for one in checks], as_json, "\n".join(describe_checks(checks)))
 
 
 for commands in (

@@ -53,7 +53,7 @@ class GroupCheck:
     widened_by: float
     kind: str
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The check as JSON."""
         return asdict(self) | {"by_share": [band._asdict() for band in self.by_share]}
 
@@ -172,7 +172,7 @@ def learn_from_specimens(context: ServiceContext) -> bool:
             return False
     with context.database.write() as session:
         version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
-        groups: dict[str, Any] = {name: asdict(known) for name, known in laboratory.groups.items()}
+        groups = {name: asdict(known) for name, known in laboratory.groups.items()}
         session.add(SpecimenKnowledge(version=version, release_id=release_id, kappa=laboratory.kappa, groups=groups))
         session.flush()
         details = {"version": version, "release": str(release_id)}

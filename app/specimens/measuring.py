@@ -3,8 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy import func, select
@@ -30,6 +29,7 @@ from app.specimens.schemas import (
     ComponentsOut,
     DecidingCellOut,
     GroupOut,
+    MeasuredShares,
     ShareOut,
     SpecimenReadsOut,
     ThresholdOut,
@@ -43,7 +43,6 @@ from ml.specimens.laboratory import GroupKnowledge, Laboratory
 from ml.specimens.own_mix import FEWEST_FOR_OWN_MIX
 from ml.specimens.reads import choose_reads
 from ml.specimens.shares import GroupShare, Share, SpecimenShares, measure_specimen
-from ml.util.arrays import FloatArray
 
 #: Deciding cells that are listed.
 MOST_DECIDING = 10
@@ -55,14 +54,13 @@ _NO_MIX = Message("the release's card has no class frequencies: all classes coun
 
 @dataclass(frozen=True)
 class Measured:
-    """What is computed of a specimen."""
+    """What is computed of a specimen; the defaults are those of one without cells."""
 
-    # columns of the result's document, as ``SpecimenOut`` has them
-    document: dict[str, Any]
-    state: SpecimenState
-    cells: list[str]
-    class_probs: FloatArray
-    deciding: list[uuid.UUID]
+    shares: MeasuredShares = field(default_factory=MeasuredShares)
+    state: SpecimenState = "open"
+    release_id: uuid.UUID | None = None
+    cells: tuple[str, ...] = ()
+    class_probs: bytes = b""
 
 
 def bases_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
@@ -140,17 +138,7 @@ def measure(session: Session, specimen_id: uuid.UUID) -> Measured:
     """Measure a specimen by what is stored now."""
     policy, cells = current_policy(session), cells_of_specimen(session, specimen_id)
     if cells is None:
-        reads = SpecimenReadsOut(labels=0, annotators=0)
-        nothing: dict[str, Any] = {
-            "n_cells": 0,
-            "release": None,
-            "classes": [],
-            "mix": "training",
-            "groups": [],
-            "deciding_cells": [],
-        }
-        document = nothing | {"reads": reads.model_dump(mode="json"), "assumes": [], "warnings": []}
-        return Measured(document, "open", [], np.zeros((0, 0)), [])
+        return Measured()
     groups = reporting_groups(policy, cells.classes) or [Group(code, (code,)) for code in cells.classes]
     (specimen, reads), laboratory = with_labels(session, cells), laboratory_of(session, cells.release_id)
     shares = measure_specimen(specimen, groups, laboratory)
@@ -158,23 +146,21 @@ def measure(session: Session, specimen_id: uuid.UUID) -> Measured:
     decisions = [threshold.decision for group in shares.groups for threshold in group.thresholds]
     state: SpecimenState = "decided" if decisions and "open" not in decisions else "open"
     closed = set(outcomes) | _fully_read(specimen, cells, policy)
-    deciding = _deciding_cells(shares, cells, policy, closed) if state == "open" else []
-    document = {
-        "n_cells": shares.n_cells,
-        "release": str(cells.release_id),
-        "classes": cells.classes,
-        "mix": shares.mix,
-        "groups": [
-            _group_out(group, share, _count(group, shares, cells, outcomes)).model_dump(mode="json")
+    document = MeasuredShares(
+        n_cells=shares.n_cells,
+        release=str(cells.release_id),
+        mix=shares.mix,
+        groups=[
+            _group_out(group, share, _count(group, shares, cells, outcomes))
             for group, share in zip(groups, shares.groups, strict=True)
         ],
-        "deciding_cells": [one.model_dump(mode="json") for one in deciding],
-        "reads": reads.model_dump(mode="json"),
-        "assumes": list(shares.assumes),
-        "warnings": _warnings(shares, cells, policy),
-    }
-    named = [uuid.UUID(one.case) for one in deciding]
-    return Measured(document, state, list(map(str, cells.case_ids)), shares.class_probs, named)
+        deciding_cells=_deciding_cells(shares, cells, policy, closed) if state == "open" else [],
+        reads=reads,
+        assumes=list(shares.assumes),
+        warnings=_warnings(shares, cells, policy),
+    )
+    probs = shares.class_probs.astype("<f8").tobytes()
+    return Measured(document, state, cells.release_id, tuple(map(str, cells.case_ids)), probs)
 
 
 def _fully_read(specimen: SpecimenOfCells, cells: SpecimenCells, policy: PolicyRow) -> set[uuid.UUID]:
@@ -266,16 +252,23 @@ def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
 
 
 def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: str) -> None:
-    _bring_forward(session, specimen_id, set(measured.deciding))
+    _bring_forward(session, specimen_id, {uuid.UUID(one.case) for one in measured.shares.deciding_cells})
     # of two that measure at once, the second one waits here and stores the same
     session.execute(select(Specimen.id).where(Specimen.id == specimen_id).with_for_update())
-    row = session.get(SpecimenResult, specimen_id) or SpecimenResult(specimen_id=specimen_id, version=0)
-    session.add(row)
-    if row.document != measured.document:
-        row.version += 1
-    row.state, row.basis, row.document = measured.state, basis, measured.document
-    row.cells, row.class_probs = measured.cells, measured.class_probs.astype("<f8").tobytes()
-    row.computed_at = time_of(session)
+    before, document = session.get(SpecimenResult, specimen_id), measured.shares.model_dump(mode="json")
+    version = 0 if before is None else before.version
+    result = SpecimenResult(
+        specimen_id=specimen_id,
+        state=measured.state,
+        version=version + (before is None or before.document != document),
+        computed_at=time_of(session),
+        basis=basis,
+        release_id=measured.release_id,
+        document=document,
+        cells=list(measured.cells),
+        class_probs=measured.class_probs,
+    )
+    session.merge(result)
 
 
 def _bring_forward(session: Session, specimen_id: uuid.UUID, deciding: set[uuid.UUID]) -> None:

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Literal
 
+from pydantic import Field
+
 from app.database.tables.values import SpecimenState
 from app.http.models import Line, Moment, RequestModel, ResponseModel, Sentence
 
@@ -64,12 +66,25 @@ class DecidingCellOut(ResponseModel):
 class SpecimenReadsOut(ResponseModel):
     """Blinded labels of a specimen's cells."""
 
-    labels: int
-    annotators: int
+    labels: int = 0
+    annotators: int = 0
 
 
-class SpecimenOut(ResponseModel):
-    """Shares of a specimen, and what would settle them."""
+class MeasuredShares(ResponseModel):
+    """What is computed of a specimen; the defaults are those of one without cells."""
+
+    n_cells: int = 0
+    release: str | None = None
+    mix: Literal["own", "training"] = "training"
+    groups: list[GroupOut] = Field(default_factory=list)
+    deciding_cells: list[DecidingCellOut] = Field(default_factory=list)
+    reads: SpecimenReadsOut = SpecimenReadsOut()
+    assumes: list[Sentence] = Field(default_factory=list)
+    warnings: list[Sentence] = Field(default_factory=list)
+
+
+class SpecimenOut(MeasuredShares):
+    """A specimen with its shares, and what would settle them."""
 
     specimen: str
     external_id: str
@@ -77,15 +92,7 @@ class SpecimenOut(ResponseModel):
     site: str | None
     collected_at: datetime | None
     created_at: datetime
-    n_cells: int
-    release: str | None
-    mix: Literal["own", "training"]
-    groups: list[GroupOut]
-    deciding_cells: list[DecidingCellOut]
     state: SpecimenState
-    reads: SpecimenReadsOut
-    assumes: list[Sentence]
-    warnings: list[Sentence]
     version: int
     computed_at: datetime | None
     stale: bool

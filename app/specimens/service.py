@@ -2,7 +2,6 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -10,6 +9,7 @@ from sqlalchemy.orm import Session
 from app.cases.service import (
     CaseFilter,
     CasesOut,
+    SpecimenFields,
     add_specimen,
     decode_cursor,
     encode_cursor,
@@ -24,18 +24,7 @@ from app.database.tables.values import SpecimenState
 from app.http.errors import NotFound
 from app.http.principal import Principal
 from app.specimens.measuring import bases_of
-from app.specimens.schemas import SpecimenIn, SpecimenOut, SpecimensOut
-
-_NOT_MEASURED: dict[str, Any] = {
-    "n_cells": 0,
-    "release": None,
-    "mix": "training",
-    "groups": [],
-    "deciding_cells": [],
-    "reads": {"labels": 0, "annotators": 0},
-    "assumes": [],
-    "warnings": [],
-}
+from app.specimens.schemas import MeasuredShares, SpecimenIn, SpecimenOut, SpecimensOut
 
 
 def store_specimen(
@@ -43,12 +32,10 @@ def store_specimen(
 ) -> tuple[int, SpecimenOut]:
     """Store a specimen; the same one again gives that which is there."""
     lock_digests(session, [specimen_digest(body.external_id)])
-    about: dict[str, Any] = body.model_dump(exclude={"external_id"})
-    specimen, status = find_same_specimen(session, body.external_id, **about), 200
-    if specimen is None:
-        added = add_specimen(session, context.keys.audit, principal, body.external_id, **about)
-        specimen, status = added, 201
-    return status, specimens_out(session, [specimen])[0]
+    fields = SpecimenFields(body.external_id, body.patient, body.site, body.collected_at)
+    there = find_same_specimen(session, fields)
+    specimen = there or add_specimen(session, context.keys.audit, principal, fields)
+    return 201 if there is None else 200, specimens_out(session, [specimen])[0]
 
 
 def existing_specimen(session: Session, specimen_id: uuid.UUID) -> Specimen:
@@ -103,10 +90,9 @@ def specimens_out(session: Session, specimens: list[Specimen]) -> list[SpecimenO
 
 
 def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str) -> SpecimenOut:
-    measured = result is not None and result.document is not None
-    document = {**result.document} if result is not None and result.document is not None else dict(_NOT_MEASURED)
-    document.pop("classes", None)
+    shares = MeasuredShares() if result is None else MeasuredShares.model_validate(result.document)
     return SpecimenOut(
+        **shares.model_dump(),
         specimen=str(specimen.id),
         external_id=specimen.external_id,
         patient=specimen.patient,
@@ -115,9 +101,8 @@ def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str)
         created_at=specimen.created_at,
         state="open" if result is None else result.state,
         version=0 if result is None else result.version,
-        computed_at=result.computed_at if result is not None and measured else None,
+        computed_at=None if result is None else result.computed_at,
         stale=result is None or result.basis != basis,
-        **document,
     )
 
 

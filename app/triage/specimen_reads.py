@@ -2,9 +2,8 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from sqlalchemy import select
@@ -20,11 +19,11 @@ from app.triage.queries import current_policy
 from app.triage.rules import plan_reads
 from app.triage.urgency import lock_open_reads, set_due
 from ml.distributions.families import PredictiveDistribution, has_concentration
-from ml.specimens.cells import Group, Threshold, calibration_mix
+from ml.specimens.cells import Group, NamedReads, Threshold, calibration_mix
 from ml.specimens.cells import Specimen as SpecimenOfCells
 from ml.specimens.reads import choose_reads
 from ml.specimens.shares import SpecimenShares, measure_specimen
-from ml.util.arrays import FloatArray
+from ml.util.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,9 @@ class SpecimenCells:
     # cells that this release has not predicted yet, and copies of others
     n_left_out: int
 
-    def measured(self, **known: Any) -> SpecimenOfCells:
+    def measured(
+        self, label_counts: IntArray | None = None, n_annotators: int = 0, named: NamedReads | None = None
+    ) -> SpecimenOfCells:
         """The specimen as the library takes it, with labels or without."""
         uniform = np.full(len(self.classes), 1 / len(self.classes))
         return SpecimenOfCells(
@@ -51,8 +52,10 @@ class SpecimenCells:
             classes=tuple(self.classes),
             prior=self.prior,
             mix=uniform if self.mix is None else self.mix,
+            label_counts=label_counts,
+            n_annotators=n_annotators,
+            named=named,
             target="panel" if has_concentration(self.prior) else "label",
-            **known,
         )
 
 
@@ -69,24 +72,21 @@ def cells_of_specimen(session: Session, specimen_id: uuid.UUID) -> SpecimenCells
     champion = session.execute(select(Alias.release_id).where(Alias.name == "champion")).scalar_one_or_none()
     counts = Counter(row.CasePrediction.release_id for row in rows)
     release_id = max(counts, key=lambda one: (counts[one], one == champion, one))
-    by_image = {row.pixels_sha256: row.CasePrediction for row in reversed(rows) if _is_of(row, release_id)}
+    of_release = [row for row in reversed(rows) if row.CasePrediction.release_id == release_id]
+    by_image = {row.pixels_sha256: row.CasePrediction for row in of_release}
     kept = sorted(by_image.values(), key=lambda row: row.case_id)
-    card = session.get_one(ReleaseRow, release_id).card
-    classes = [str(info["code"]) for info in card["classes"]]
+    release = session.get_one(ReleaseRow, release_id)
+    classes = [str(info["code"]) for info in release.card["classes"]]
     n_cells = len({row.CasePrediction.case_id for row in rows})
     ids = [row.case_id for row in kept]
     prior = stored_predictions(kept)
-    return SpecimenCells(specimen_id, release_id, classes, _mix_of(card), ids, prior, n_cells - len(ids))
+    return SpecimenCells(specimen_id, release_id, classes, _mix_of(release), ids, prior, n_cells - len(ids))
 
 
-def _is_of(row: Any, release_id: uuid.UUID) -> bool:
-    return bool(row.CasePrediction.release_id == release_id)
-
-
-def _mix_of(card: Mapping[str, Any]) -> FloatArray | None:
+def _mix_of(release: ReleaseRow) -> FloatArray | None:
     """Class frequencies of the calibration cells by a release's card."""
-    counts = card.get("data", {}).get("class_counts", {}).get("calibration")
-    if not counts or len(counts) != len(card["classes"]) or not sum(counts):
+    counts = release.card.get("data", {}).get("class_counts", {}).get("calibration")
+    if not counts or len(counts) != len(release.card["classes"]) or not sum(counts):
         return None
     return calibration_mix(np.repeat(np.eye(len(counts), dtype=np.int64), counts, axis=0))
 

@@ -45,11 +45,15 @@ def upgrade() -> None:
         sa.Column("state", sa.String(length=20), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("computed_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("basis", sa.String(length=64), nullable=True),
-        sa.Column("document", sa.JSON(none_as_null=True), nullable=True),
-        sa.Column("cells", sa.JSON(none_as_null=True), nullable=True),
-        sa.Column("class_probs", sa.LargeBinary(), nullable=True),
+        sa.Column("basis", sa.String(length=64), nullable=False),
+        sa.Column("release_id", sa.Uuid(), nullable=True),
+        sa.Column("document", sa.JSON(), nullable=False),
+        sa.Column("cells", sa.JSON(), nullable=False),
+        sa.Column("class_probs", sa.LargeBinary(), nullable=False),
         sa.CheckConstraint("state IN ('open', 'decided', 'signed')", name=op.f("ck_specimen_results_state")),
+        sa.ForeignKeyConstraint(
+            ["release_id"], ["releases.id"], name=op.f("fk_specimen_results_release_id_releases")
+        ),
         sa.ForeignKeyConstraint(
             ["specimen_id"], ["specimens.id"], name=op.f("fk_specimen_results_specimen_id_specimens")
         ),

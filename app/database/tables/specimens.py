@@ -37,12 +37,14 @@ class SpecimenResult(BaseTable):
     version: Mapped[int] = mapped_column(sa.Integer, default=0)
     computed_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
     # digest of everything that the numbers follow from
-    basis: Mapped[str | None] = mapped_column(sa.String(64))
-    # app.specimens.schemas.SpecimenOut
-    document: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
-    # identifiers of the n cells, and the class probabilities (n, K) of each in the specimen, little-endian float64
-    cells: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
-    class_probs: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+    basis: Mapped[str] = mapped_column(sa.String(64))
+    # whose predictions they follow from; null without cells
+    release_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey("releases.id"))
+    # app.specimens.schemas.MeasuredShares
+    document: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    # identifiers of the n cells, and class probabilities (n, K) of each in the specimen, little-endian float64
+    cells: Mapped[list[str]] = mapped_column(sa.JSON)
+    class_probs: Mapped[bytes] = mapped_column(sa.LargeBinary)
 
 
 class SpecimenKnowledge(IdentifiedRow, BaseTable):
