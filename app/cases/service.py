@@ -233,8 +233,8 @@ def add_case(
             "the cell with this external id has a different {names}; choose another external id",
             names=" and ".join(differing),
         )
-    if case.specimen is not None:
-        plan_specimen(session, context.keys, uuid.UUID(case.specimen))
+    if case.specimen is not None and plan_specimen(session, context.keys, uuid.UUID(case.specimen)):
+        case = show_case(session, uuid.UUID(case.id))
     return status, case
 
 

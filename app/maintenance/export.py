@@ -18,6 +18,7 @@ from app.context import ServiceContext
 from app.database.tables import AuditEvent
 from app.metrics import service as metric_service
 from app.releases.service import existing_release, named_release_classes, patient_hmac, patient_unit
+from app.specimens.service import tables_of_specimens
 from ml.tables.evaluate import TRAINED_ON
 from ml.tables.reading import Column, write_table
 from ml.util.splits import stratified_partitions
@@ -87,7 +88,10 @@ def _write_export_files(
     has_training_data = "training" in existing_release(session, release_id).card
     further_columns = _make_prediction_columns(cohort, known=has_training_data)
     further_columns |= _make_outcome_columns(session, cohort.columns.ids())
+    further_columns["specimen"], of_specimens = tables_of_specimens(session, cohort.columns.ids())
     write_table(data.predictions | further_columns, out / f"predictions.{kind}")
+    if of_specimens["specimen"]:
+        write_table(of_specimens, out / f"specimens.{kind}")
     classes = named_release_classes(session, release_id)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")

@@ -1,6 +1,7 @@
 """Store and show specimens."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Select, select
@@ -25,6 +26,13 @@ from app.http.errors import NotFound
 from app.http.principal import Principal
 from app.specimens.measuring import bases_of
 from app.specimens.schemas import MeasuredShares, SpecimenIn, SpecimenOut, SpecimensOut
+
+# cases whose specimens are read in one statement
+_TOGETHER = 1000
+_COLUMNS = (
+    *("specimen", "patient", "site", "state", "n_cells", "group", "count"),
+    *("slide_share", "slide_low", "slide_high", "patient_share", "patient_low", "patient_high"),
+)
 
 
 def store_specimen(
@@ -111,3 +119,31 @@ def list_specimen_cells(session: Session, specimen_id: uuid.UUID, cursor: str | 
     existing_specimen(session, specimen_id)
     cells: Select[uuid.UUID] = select(Case.id).where(Case.specimen_id == specimen_id, Case.erased_at.is_(None))
     return list_cases(session, CaseFilter(among=cells), cursor, limit)
+
+
+def tables_of_specimens(session: Session, case_ids: Sequence[uuid.UUID]) -> tuple[list[str], dict[str, list[str]]]:
+    """External id of the specimen of each case, empty for none, and the shares of these specimens, a row per group."""
+    specimen_of: dict[uuid.UUID, uuid.UUID] = {}
+    for start in range(0, len(case_ids), _TOGETHER):
+        some = (Case.id.in_(case_ids[start : start + _TOGETHER]), Case.specimen_id.is_not(None))
+        found = session.execute(select(Case.id, Case.specimen_id).where(*some))
+        specimen_of |= {row[0]: row[1] for row in found if row[1] is not None}
+    rows = [session.get_one(Specimen, specimen_id) for specimen_id in sorted(set(specimen_of.values()))]
+    names = {row.id: row.external_id for row in rows}
+    columns: dict[str, list[str]] = {name: [] for name in _COLUMNS}
+    for one in specimens_out(session, rows):
+        for group in one.groups:
+            values: list[str | float | None] = [
+                one.external_id,
+                one.patient,
+                one.site,
+                one.state,
+                one.n_cells,
+                group.group,
+                group.count,
+            ]
+            for share in (group.slide, group.patient):
+                values += [share.share, *share.interval]
+            for name, value in zip(_COLUMNS, values, strict=True):
+                columns[name].append("" if value is None else str(value))
+    return [names[specimen_of[one]] if one in specimen_of else "" for one in case_ids], columns

@@ -1,8 +1,10 @@
 """Specimens: their cells, their shares, their second reads, and what becomes of them with a patient."""
 
+import csv
 import json
 import uuid
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,3 +337,18 @@ def test_a_laboratory_learns_from_completely_read_specimens(service: Service, mo
     assert "21 completely read specimens" in text
     assert f"in {check['n_covered']} of 21" in text
     assert not service.faults()
+
+
+def test_an_export_has_the_specimen_of_each_cell_and_its_shares(service: Service, tmp_path: Path) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service)
+    add_cells(service, "S-1", 3)
+    service.add_case("alone", cell_png(40))
+    document = shown(service, specimen_id)
+    service.export(tmp_path / "out", images=False)
+    cells = list(csv.DictReader((tmp_path / "out" / "predictions.csv").read_text().splitlines()))
+    assert sorted(row["specimen"] for row in cells) == ["", "S-1", "S-1", "S-1"]
+    (row,) = csv.DictReader((tmp_path / "out" / "specimens.csv").read_text().splitlines())
+    share = document["groups"][0]["patient"]
+    assert (row["specimen"], row["group"], row["n_cells"]) == ("S-1", "blasts", "3")
+    assert [float(row[f"patient_{name}"]) for name in ("share", "low", "high")] == [share["share"], *share["interval"]]
