@@ -28,7 +28,7 @@ from app.database.tables.values import SpecimenState
 from app.specimens.schemas import (
     ComponentsOut,
     DecidingCellOut,
-    GroupOut,
+    GroupShareOut,
     MeasuredShares,
     ShareOut,
     SpecimenReadsOut,
@@ -194,9 +194,9 @@ def _share_out(share: Share) -> ShareOut:
     return ShareOut(share=share.share, interval=(share.low, share.high))
 
 
-def _group_out(group: Group, share: GroupShare, count: int) -> GroupOut:
+def _group_out(group: Group, share: GroupShare, count: int) -> GroupShareOut:
     parts = share.components
-    return GroupOut(
+    return GroupShareOut(
         group=group.name,
         count=count,
         slide=_share_out(share.slide),

@@ -44,7 +44,7 @@ class ThresholdOut(ResponseModel):
     settled: bool
 
 
-class GroupOut(ResponseModel):
+class GroupShareOut(ResponseModel):
     """Share of a reporting group."""
 
     group: str
@@ -76,7 +76,7 @@ class MeasuredShares(ResponseModel):
     n_cells: int = 0
     release: str | None = None
     mix: Literal["own", "training"] = "training"
-    groups: list[GroupOut] = Field(default_factory=list)
+    groups: list[GroupShareOut] = Field(default_factory=list)
     deciding_cells: list[DecidingCellOut] = Field(default_factory=list)
     reads: SpecimenReadsOut = SpecimenReadsOut()
     assumes: list[Sentence] = Field(default_factory=list)
