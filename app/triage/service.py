@@ -66,7 +66,9 @@ from app.triage.schemas import (
     PoliciesOut,
     PolicyIn,
     PolicyOut,
+    ReportingGroupIn,
     ReportingGroupOut,
+    ShareThresholdIn,
     UrgentClassOut,
 )
 from app.triage.urgency import bring_patient_forward, lock_open_reads
