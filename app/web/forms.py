@@ -237,26 +237,24 @@ class GroupRow:
         """The rows of a form that was refused."""
         return [cls(*row) for row in _typed_rows(form, "group_name", "group_classes", "group_thresholds")]
 
-    def values(self) -> dict[str, object]:
-        """The group, for the model to check."""
-        classes = [code.strip() for code in self.classes.split(",") if code.strip()]
-        if not (self.name.strip() and classes):
-            raise WrongFields(
-                {"reporting_groups": Message("has a row without a name or classes; add them or empty the row")}
-            )
-        return {"group": self.name.strip(), "classes": classes, "thresholds": self._read_thresholds()}
+    def parts(self) -> tuple[str, list[str], list[tuple[float, str]]]:
+        """Its name, the codes of its classes, and its thresholds with their costs."""
+        name, codes = self.name.strip(), [code.strip() for code in self.classes.split(",") if code.strip()]
+        if not (name and codes):
+            fault = Message("has a row without a name or classes; add them or empty the row")
+            raise WrongFields({"reporting_groups": fault})
+        return name, codes, self._read_thresholds()
 
-    def _read_thresholds(self) -> list[dict[str, object]]:
+    def _read_thresholds(self) -> list[tuple[float, str]]:
         # A per cent sign ends each share, so that a decimal comma never looks like the comma between two of them.
-        found: list[dict[str, object]] = []
-        place = 0
+        found, place = [], 0
         while place < len(self.thresholds.rstrip()):
             one = _THRESHOLD.match(self.thresholds, place)
-            at = 0.0 if one is None else _from_percent(as_number(one[1]))
-            if one is None or not isinstance(at, float) or not 0 < at < 1:
+            at = 0.0 if one is None else float(_from_percent(as_number(one[1])))
+            if one is None or not 0 < at < 1:
                 fault = Message("needs thresholds between 0 and 100% for {name}, such as 5% × 10, 20%", name=self.name)
                 raise WrongFields({"reporting_groups": fault})
-            found.append({"at": at} | ({"miss_cost": as_number(one[2])} if one[2] else {}))
+            found.append((at, as_number(one[2] or "1")))
             place = one.end()
         return found
 
@@ -331,18 +329,20 @@ class PolicyForm(BaseModel):
         urgent = [
             {"class": code, "above": _from_percent(as_number(above)), "hours": hours} for code, above, hours in rows
         ]
-        lists = {"urgent": urgent, "reporting_groups": self._groups()}
-        return validate_form(PolicyIn, **{"adjudicate_below": None} | values | lists)
+        groups = [
+            {"group": name, "classes": codes, "thresholds": [{"at": at, "miss_cost": cost} for at, cost in thresholds]}
+            for name, codes, thresholds in self._groups()
+        ]
+        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=urgent, reporting_groups=groups)
 
-    def _groups(self) -> list[dict[str, object]]:
+    def _groups(self) -> list[tuple[str, list[str], list[tuple[float, str]]]]:
         rows = _rows_of(self.group_name, self.group_classes, self.group_thresholds)
-        groups = [GroupRow(*row).values() for row in rows if any(map(str.strip, row))]
-        wanted = "group" if self.specimen_goal == "share" else "thresholds"
-        if self.rule == "specimen_value" and not any(group[wanted] for group in groups):
-            fault = (
-                "needs a group for this rule" if wanted == "group" else "needs a group with a threshold for this rule"
-            )
-            raise WrongFields({"reporting_groups": Message(fault)})
+        groups = [GroupRow(*row).parts() for row in rows if any(map(str.strip, row))]
+        if self.rule == "specimen_value" and not any(
+            len(group[2]) or self.specimen_goal == "share" for group in groups
+        ):
+            fault = Message("needs a group for this rule, with a threshold if cells are chosen for the decision")
+            raise WrongFields({"reporting_groups": fault})
         return groups
 
     @classmethod
