@@ -56,7 +56,8 @@ def import_command(
 ) -> None:
     """Import many images as cells; running it again adds what is missing.
 
-    Columns of manifest.csv: file, external_id and, if wanted, patient, site, metadata (a JSON object of texts).
+    Columns of manifest.csv: file, external_id and, if wanted, patient, site, specimen, metadata (a JSON
+    object of texts), field.
     """
     from app.cli.imports import check_local, import_local
     from app.job_table import FUNCTIONS

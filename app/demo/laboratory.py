@@ -15,7 +15,7 @@ from app.database.tables import Account, Case
 from app.demo.people import ROBOT, Say, progress_bar
 from app.http.principal import Principal
 from app.labels.service import LabelIn, submit_label
-from app.triage.service import PolicyIn, add_policy, current_policy
+from app.triage.service import PolicyIn, ReportingGroupIn, add_policy, current_policy
 
 # cells stored in one transaction, short enough for others to write in between
 _BATCH = 8
@@ -42,6 +42,8 @@ class DemoPlan:
     threshold: float | None = None
     # what each class is, by code
     definitions: Mapping[str, str] = field(default_factory=dict)
+    # of the policy of triage
+    groups: tuple[ReportingGroupIn, ...] = ()
 
 
 def can_wait_for_read(context: ServiceContext, patient: str | None, name: str) -> bool:
@@ -69,7 +71,9 @@ class DemoLaboratory:
         during = present if plan.threshold is None else plan.threshold
         self._change_policy(None, PolicyIn(threshold=during, adjudicate_below=None, repeat_rate=0, reason=plan.study))
         yield from self._store(plan.earlier, 0)
-        self._change_policy(plan.study, PolicyIn(threshold=present or 0.2, repeat_rate=0, reason=_TRIAGE))
+        groups = list(plan.groups)
+        triage = PolicyIn(threshold=present or 0.2, repeat_rate=0, reporting_groups=groups, reason=_TRIAGE)
+        self._change_policy(plan.study, triage)
         yield from self._store(plan.later, len(plan.earlier))
 
     def _change_policy(self, before: str | None, policy: PolicyIn) -> None:

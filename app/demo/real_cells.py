@@ -3,7 +3,7 @@
 import csv
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from app.demo.laboratory import DemoPlan, PlannedCell, can_fill_demo, can_wait_f
 from app.demo.people import Say
 from app.labels.service import LabelIn
 from app.releases.service import add_release, get_champion_alias
+from app.triage.service import ReportingGroupIn, ShareThresholdIn
 from ml.release.artifact import read_release
 
 #: Images, labels, licences and release of the demo.
@@ -38,6 +39,14 @@ _DEFINITIONS = {
         "irregular": "The nucleus has none of these shapes: it is folded, knobbly or of an uneven outline.",
     }.items()
 }
+#: Reporting group of the demo, with its threshold.
+GROUP = ReportingGroupIn(
+    group="segmented",
+    classes=["segmented-bilobed", "segmented-multilobed"],
+    thresholds=[ShareThresholdIn(at=0.2)],
+)
+# of each specimen, cells that both annotators, one or neither call segmented: 5 %, 20 % and 40 % of the labels
+_SPECIMENS = {"S-1": (3, 0, 57), "S-2": (8, 8, 44), "S-3": (24, 0, 36)}
 _ORDER_SEED = 2026
 _STUDY = "an earlier study: both annotators read every cell, without adjudication"
 
@@ -52,6 +61,8 @@ class RealCell:
     cell_type: str
     # nucleus shape by the first and by the second annotator
     labels: tuple[str, str]
+    # external id of the specimen that it was put in; None for the cells that are left
+    specimen: str | None = None
 
     @property
     def name(self) -> str:
@@ -65,7 +76,20 @@ def real_cells() -> list[RealCell]:
         rows = list(csv.DictReader(file))
     cells = [RealCell(row["file"], row["cell_type"], (row["annotator_1"], row["annotator_2"])) for row in rows]
     random.Random(_ORDER_SEED).shuffle(cells)  # noqa: S311 - an order, no secret
-    return cells
+    return _assemble_specimens(cells)
+
+
+def _assemble_specimens(cells: list[RealCell]) -> list[RealCell]:
+    """Put cells into specimens by their labels, since the source names no patients."""
+    left: tuple[list[RealCell], ...] = ([], [], [])
+    for cell in cells:
+        left[2 - sum(label in GROUP.classes for label in cell.labels)].append(cell)
+    specimens: dict[str, str] = {}
+    for name, numbers in _SPECIMENS.items():
+        for alike, n in zip(left, numbers, strict=True):
+            specimens |= dict.fromkeys((cell.file for cell in alike[:n]), name)
+            del alike[:n]
+    return [replace(cell, specimen=specimens.get(cell.file)) for cell in cells]
 
 
 def ensure_shipped_release(context: ServiceContext, say: Say) -> None:
@@ -103,6 +127,7 @@ def _plan_real_cells(context: ServiceContext, cells: list[RealCell]) -> DemoPlan
         later=[*_plan_labels(both[:RECENT], 2), *_plan_labels(unread, 0)],
         threshold=0.0,  # asks for two reads of every cell
         definitions=_DEFINITIONS,
+        groups=(GROUP,),
     )
 
 
@@ -112,7 +137,8 @@ def _plan_labels(cells: list[RealCell], n_labels: int) -> list[PlannedCell]:
 
 def _build_upload(cell: RealCell, n_labels: int) -> tuple[CaseIn, bytes, list[LabelIn]]:
     # the source names no patients
-    fields = CaseIn(external_id=cell.name, patient=None, site=SITE, metadata={"cell type": cell.cell_type})
+    about = {"cell type": cell.cell_type}
+    fields = CaseIn(external_id=cell.name, patient=None, site=SITE, specimen=cell.specimen, metadata=about)
     named_labels = list(zip(ANNOTATORS, cell.labels, strict=True))[:n_labels]
     labels = [LabelIn(label=label, annotator=name, blind=True) for name, label in named_labels]
     return fields, (FOLDER / "images" / cell.file).read_bytes(), labels

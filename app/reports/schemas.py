@@ -30,7 +30,7 @@ class SecondReadsOut(ResponseModel):
     """Second reads that the policy in force requests among the cases, and the disagreements that they catch."""
 
     policy_version: int
-    by: Literal["disagreement", "expected_gain"]
+    by: Literal["disagreement", "expected_gain", "specimen_value"]
     share: float | None
     caught: MetricOut | None
 

@@ -14,7 +14,7 @@ from app.metrics import service as metric_service
 from app.triage.service import current_policy, current_rule, second_read_probabilities
 from ml.util.arrays import FloatArray
 
-ScoreName = Literal["disagreement", "expected_gain"]
+ScoreName = Literal["disagreement", "expected_gain", "specimen_value"]
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class RequestedReads:
     """The cells of a cohort (N,) under one version of the policy."""
 
     policy_version: int
-    # what the rule orders the cells by
+    # what the rule goes by; ``score`` is the disagreement of a rule that chooses by specimen
     by: ScoreName
     # cells that are unlike the training cells come first, near-duplicates last
     score: FloatArray
     # 1 if the rule selects the cell, 0 if not; of graded reads their probability; None while a daily rule has no
-    # threshold. Random-sample reads are extra
+    # threshold, and of a rule that chooses by specimen. Random-sample reads are extra
     selected: FloatArray | None
 
 
 def apply_policy(session: Session, release_id: uuid.UUID, cohort: metric_service.Cohort) -> RequestedReads:
     """Apply the rule in force to the stored predictions of a cohort."""
     rule, data, ids = current_rule(session), cohort.columns, cohort.columns.ids()
-    by: ScoreName = "expected_gain" if rule.score == "expected_gain" else "disagreement"
+    by: ScoreName = "disagreement" if rule.score == "graded" else rule.score
     gain = np.full(len(data), np.nan)
     if by == "expected_gain":
         gain = metric_service.load_expected_gains(session, release_id, ids)

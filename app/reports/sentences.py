@@ -138,6 +138,8 @@ def _calibration_answer(
 
 def _second_reads_answer(findings: FindingsOut, target: float) -> _Answer:
     found = findings.second_reads
+    if found.by == "specimen_value":
+        return gettext("The policy chooses cells of each specimen by the value of a second read."), "unknown"
     if found.share is None and findings.n_cases:
         return _unknown(gettext_noop("too few earlier cells for a threshold"))
     if found.share is None or found.caught is None or found.caught.value is None:

@@ -144,7 +144,10 @@ def second_read_probabilities(
     unlike: npt.NDArray[np.bool_],
     near_duplicate: npt.NDArray[np.bool_],
 ) -> FloatArray:
-    """π (N,) by ``decide_triage`` of many cases; NaN is no gain, and what nothing checked is unlike."""
+    """π (N,) by ``decide_triage`` of many cases; NaN is no gain, and what nothing checked is unlike.
+
+    None is chosen among the cells of its specimen: that choice is in the stored π of a case.
+    """
     if rule.score == "graded" and not math.isinf(rule.threshold):
         pi = graded_probabilities(disagreement, rule.threshold, rule.audit_rate)
     else:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from app.database.tables.values import Reveal, Rule, SpecimenGoal
 from app.http.models import DIGITS, Line, RequestModel, ResponseModel
@@ -30,8 +30,8 @@ class UrgentClassOut(ResponseModel):
     hours: int
 
 
-#: What each rule spends; the others go by a threshold.
-_NEEDED_BY = {
+#: Field with the number that each rule spends; the others go by a threshold.
+AMOUNT_OF_RULE = {
     "capacity": "capacity_per_day",
     "graded": "capacity_per_day",
     "specimen_value": "reads_per_specimen",
@@ -93,11 +93,11 @@ class PolicyIn(RequestModel):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         """Each rule needs its own number, and no other."""
-        needed = _NEEDED_BY.get(self.rule, "threshold")
+        needed = AMOUNT_OF_RULE.get(self.rule, "threshold")
         name = "the graded rule" if self.rule == "graded" else f"the rule by {self.rule.replace('_', ' ')}"
         if getattr(self, needed) is None:
             raise ValueError(Message("{name} needs {wanted}", name=name, wanted=needed))
-        for other in ("threshold", "capacity_per_day", "reads_per_specimen"):
+        for other in ("threshold", *dict.fromkeys(AMOUNT_OF_RULE.values())):
             if other != needed and getattr(self, other) is not None:
                 raise ValueError(Message("{name} takes no {other}", name=name, other=other))
         if self.rule == "specimen_value":
@@ -110,12 +110,13 @@ class PolicyIn(RequestModel):
             raise ValueError(Message("{name} takes no {other}", name=name, other="specimen_goal"))
         return self
 
-    @model_validator(mode="after")
-    def _disjoint_groups(self) -> Self:
+    @field_validator("reporting_groups")
+    @classmethod
+    def _disjoint_groups(cls, groups: list[ReportingGroupIn]) -> list[ReportingGroupIn]:
         """Each name once, and each class in one group."""
         of_class: dict[str, str] = {}
         names: set[str] = set()
-        for group in self.reporting_groups:
+        for group in groups:
             if group.group in names:
                 raise ValueError(Message("two reporting groups are called {name}", name=group.group))
             names.add(group.group)
@@ -124,7 +125,7 @@ class PolicyIn(RequestModel):
                     both = {"code": code, "one": of_class[code], "other": group.group}
                     raise ValueError(Message("class {code} belongs to {one} and to {other}", **both))
                 of_class[code] = group.group
-        return self
+        return groups
 
 
 class PolicyOut(ResponseModel):

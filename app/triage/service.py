@@ -1,5 +1,7 @@
 """Change the policy by a new, audited version; planned cases keep their random draw."""
 
+from typing import NoReturn
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -58,7 +60,17 @@ from app.triage.rules import (
     summarise_posterior,
     summarise_prediction,
 )
-from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClassOut
+from app.triage.schemas import (
+    AMOUNT_OF_RULE,
+    DrawsOut,
+    PoliciesOut,
+    PolicyIn,
+    PolicyOut,
+    ReportingGroupIn,
+    ReportingGroupOut,
+    ShareThresholdIn,
+    UrgentClassOut,
+)
 from app.triage.specimen_reads import (
     SpecimenCells,
     cells_of_specimen,
@@ -111,11 +123,12 @@ def draws_so_far(session: Session) -> DrawsOut | None:
 
 def _require_known_classes(session: Session, body: PolicyIn) -> None:
     known = champion_classes(session)
-    named = [rule.class_code for rule in body.urgent]
-    named += [code for group in body.reporting_groups for code in group.classes]
-    for code in named:
+    named = [("urgent", rule.class_code) for rule in body.urgent]
+    named += [("reporting_groups", code) for group in body.reporting_groups for code in group.classes]
+    for where, code in named:
         if known and code not in known:
-            raise InvalidValue("there is no class {name}; choose one of {classes}", name=code, classes=", ".join(known))
+            fault = Message("there is no class {name}; choose one of {classes}", name=code, classes=", ".join(known))
+            _refuse(where, fault)
 
 
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:
@@ -160,8 +173,11 @@ def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> 
     if not had_annotators(session):
         return
     n = len(reading_annotators(session))
-    # threshold, capacity and audit rate, each the larger the more cells are read twice
-    amounts = [(-(one.threshold or 0), one.capacity_per_day or 0, one.audit_rate) for one in (before, body)]
+    # each number the larger the more cells are read twice
+    amounts = [
+        (-(one.threshold or 0), one.capacity_per_day or 0, one.reads_per_specimen or 0, one.audit_rate)
+        for one in (before, body)
+    ]
     more = before.rule != body.rule or any(now > was for was, now in zip(*amounts, strict=True))
     if n < 2 and more:
         where, fault = "", Message("second reads need two annotators; add an annotator first")
@@ -170,6 +186,10 @@ def _require_annotators(session: Session, before: PolicyRow, body: PolicyIn) -> 
         where = "adjudicate_below"
     else:
         return
+    _refuse(where, fault)
+
+
+def _refuse(where: str, fault: Message) -> NoReturn:
     problem = InvalidValue(fault)
     problem.faults = {where: fault}
     raise problem

@@ -84,10 +84,10 @@ _ = languages.gettext_noop
 #: Actions by the first word of their codes, as the filter offers them.
 _GROUPS = {
     _("Reading"): ("label", "read", "repeat", "request"),
-    _("Cells"): ("case", "comment", "definition", "outcome", "patient", "predictions", "reference"),
+    _("Cells"): ("case", "comment", "definition", "outcome", "patient", "predictions", "reference", "specimen"),
     _("Models"): ("alias", "gate", "readers", "release"),
     _("People"): ("account", "annotator", "invitation", "key", "practice", "session"),
-    _("Policy"): ("classes", "policy", "targets"),
+    _("Policy"): ("classes", "policy", "specimens", "targets"),
     _("System"): ("db", "job", "rows"),
 }
 

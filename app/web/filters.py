@@ -93,7 +93,8 @@ TERMS = (
     # why a read is declined
     *("cannot tell", "image quality", "not my field", "know this case", "other"),
     # rules of the policy, and when predictions are shown
-    *("disagreement", "expected gain", "capacity", "graded", "after commit", "after case closed", "never"),
+    *("disagreement", "expected gain", "capacity", "graded", "specimen value"),
+    *("after commit", "after case closed", "never"),
     *("single read", "second read", "temperature", "vector", "matrix"),
     # jobs
     *("check", "evaluation", "import", "judgement", "prediction", "readers", "recalibration", "report"),

@@ -5,6 +5,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Form, Request, Response
@@ -19,7 +20,7 @@ from app.http.models import ClassOut, PageText
 from app.http.principal import Principal
 from app.releases.service import ClassSetting, find_setting_faults
 from app.reports.service import TargetsIn
-from app.triage.service import PolicyIn, PolicyOut, UrgentClassOut
+from app.triage.service import AMOUNT_OF_RULE, PolicyIn, PolicyOut, ReportingGroupOut, UrgentClassOut
 from ml.messages import Message
 
 
@@ -202,23 +203,78 @@ class UrgentRow:
     @classmethod
     def of(cls, rule: UrgentClassOut) -> "UrgentRow":
         """The row of a stored rule."""
-        return cls(rule.class_code, f"{100 * rule.above:g}", str(rule.hours))
+        return cls(rule.class_code, _as_percent(rule.above), str(rule.hours))
 
     @classmethod
     def typed(cls, form: FormData) -> "list[UrgentRow]":
         """The rows of a form that was refused."""
-        columns = (form.getlist(f"urgent_{name}") for name in ("class", "above", "hours"))
-        return [cls(*map(str, row)) for row in zip(*columns, strict=False)]
+        return [cls(*row) for row in _typed_rows(form, "urgent_class", "urgent_above", "urgent_hours")]
 
 
-#: Rows for urgent classes that the form of the policy has at least.
-URGENT_ROWS = 2
+_NUMBER = r"(\d+(?:[.,]\d+)?)"
+_THRESHOLD = re.compile(rf"\s*{_NUMBER}\s*[%％](?:\s*[×xX*]\s*{_NUMBER})?\s*(?:[,;、]|$)")
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """A reporting group in the form of the policy, as typed."""
+
+    name: str = ""
+    classes: str = ""
+    thresholds: str = ""
+
+    @classmethod
+    def of(cls, group: ReportingGroupOut) -> "GroupRow":
+        """The row of a stored group."""
+        thresholds = [
+            f"{_as_percent(one.at)}%" + ("" if one.miss_cost == 1 else f" × {_as_plain(one.miss_cost)}")
+            for one in group.thresholds
+        ]
+        return cls(group.group, ", ".join(group.classes), ", ".join(thresholds))
+
+    @classmethod
+    def typed(cls, form: FormData) -> "list[GroupRow]":
+        """The rows of a form that was refused."""
+        return [cls(*row) for row in _typed_rows(form, "group_name", "group_classes", "group_thresholds")]
+
+    def parts(self) -> tuple[str, list[str], list[tuple[float, str]]]:
+        """Its name, the codes of its classes, and its thresholds with their costs."""
+        name, codes = self.name.strip(), [code.strip() for code in self.classes.split(",") if code.strip()]
+        if not (name and codes):
+            fault = Message("has a row without a name or classes; add them or empty the row")
+            raise WrongFields({"reporting_groups": fault})
+        return name, codes, self._read_thresholds()
+
+    def _read_thresholds(self) -> list[tuple[float, str]]:
+        # A per cent sign ends each share, so that a decimal comma never looks like the comma between two of them.
+        found, place = [], 0
+        while place < len(self.thresholds.rstrip()):
+            one = _THRESHOLD.match(self.thresholds, place)
+            at = 0.0 if one is None else float(_from_percent(as_number(one[1])))
+            if one is None or not 0 < at < 1:
+                fault = Message("needs thresholds between 0 and 100% for {name}, such as 5% × 10, 20%", name=self.name)
+                raise WrongFields({"reporting_groups": fault})
+            found.append((at, as_number(one[2] or "1")))
+            place = one.end()
+        return found
+
+
+#: Rows for urgent classes that the form of the policy has at least, and empty ones for further reporting groups.
+URGENT_ROWS, MORE_GROUPS = 2, 2
 
 
 _NUMBERS = {"threshold", "audit_rate", "target_error", "adjudicate_below", "repeat_rate"}
 
 
 _Texts = Annotated[list[Annotated[PageText, Field(max_length=100)]], Field(max_length=1000)]
+_LongTexts = Annotated[list[Annotated[PageText, Field(max_length=20_000)]], Field(max_length=100)]
+# fields of which each has a value in every row
+_ROWS = ("urgent_", "group_")
+
+
+def _typed_rows(form: FormData, *names: str) -> list[tuple[str, ...]]:
+    columns = (form.getlist(name) for name in names)
+    return [tuple(map(str, row)) for row in zip(*columns, strict=False)]
 
 
 def _rows_of(*columns: list[str]) -> list[tuple[str, ...]]:
@@ -236,6 +292,8 @@ class PolicyForm(BaseModel):
     rule: str = ""
     threshold: str = ""
     capacity_per_day: str = ""
+    reads_per_specimen: str = ""
+    specimen_goal: str = ""
     audit_rate: str = ""
     target_error: str = ""
     adjudicate_below: str = ""
@@ -249,15 +307,20 @@ class PolicyForm(BaseModel):
     urgent_class: _Texts = []
     urgent_above: _Texts = []
     urgent_hours: _Texts = []
+    group_name: _LongTexts = []
+    group_classes: _LongTexts = []
+    group_thresholds: _LongTexts = []
     reason: str = ""
 
     def policy(self) -> PolicyIn:
         """The new version of the policy."""
-        daily = self.rule in {"capacity", "graded"}
-        unused, needed = ("threshold", "capacity_per_day") if daily else ("capacity_per_day", "threshold")
-        texts = self.model_dump(exclude={"urgent_class", "urgent_above", "urgent_hours"})
+        needed = AMOUNT_OF_RULE.get(self.rule, "threshold")
+        unused = {"threshold", *AMOUNT_OF_RULE.values()} - {needed}
+        if self.rule != "specimen_value":
+            unused.add("specimen_goal")
+        texts = {name: text for name, text in self if not name.startswith(_ROWS)}
         typed = {name: as_number(text) if name in _NUMBERS else text for name, text in texts.items()}
-        values = {name: text for name, text in typed.items() if text != "" and name != unused}
+        values = {name: text for name, text in typed.items() if text != "" and name not in unused}
         if needed not in values:
             raise WrongFields({needed: Message("is needed by this rule")})
         rows = [row for row in _rows_of(self.urgent_class, self.urgent_above, self.urgent_hours) if any(row)]
@@ -266,12 +329,26 @@ class PolicyForm(BaseModel):
         urgent = [
             {"class": code, "above": _from_percent(as_number(above)), "hours": hours} for code, above, hours in rows
         ]
-        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=urgent)
+        groups = [
+            {"group": name, "classes": codes, "thresholds": [{"at": at, "miss_cost": cost} for at, cost in thresholds]}
+            for name, codes, thresholds in self._groups()
+        ]
+        return validate_form(PolicyIn, **{"adjudicate_below": None} | values, urgent=urgent, reporting_groups=groups)
+
+    def _groups(self) -> list[tuple[str, list[str], list[tuple[float, str]]]]:
+        rows = _rows_of(self.group_name, self.group_classes, self.group_thresholds)
+        groups = [GroupRow(*row).parts() for row in rows if any(map(str.strip, row))]
+        if self.rule == "specimen_value" and not any(
+            len(group[2]) or self.specimen_goal == "share" for group in groups
+        ):
+            fault = Message("needs a group for this rule, with a threshold if cells are chosen for the decision")
+            raise WrongFields({"reporting_groups": fault})
+        return groups
 
     @classmethod
     def of(cls, policy: PolicyOut) -> "PolicyForm":
         """Fill the form from a version of the policy, without a reason."""
-        names = [name for name in cls.model_fields if name != "reason" and not name.startswith("urgent_")]
+        names = [name for name in cls.model_fields if name != "reason" and not name.startswith(_ROWS)]
         return cls(**{name: _format_form_value(getattr(policy, name)) for name in names})
 
 
@@ -299,8 +376,7 @@ class ClassRow:
     @classmethod
     def typed(cls, form: FormData) -> "list[ClassRow]":
         """The rows of a form that was refused."""
-        columns = (form.getlist(name) for name in ("code", "place", "name", "group", "key"))
-        return [cls(*map(str, row)) for row in zip(*columns, strict=False)]
+        return [cls(*row) for row in _typed_rows(form, "code", "place", "name", "group", "key")]
 
     def setting(self, info: ClassOut | None) -> ClassSetting:
         """What is set: nothing where the text is that of the release, which pages translate; no empty name."""
@@ -376,9 +452,22 @@ class TargetsForm(BaseModel):
 def _from_percent(text: str) -> float | str:
     """Convert a percentage to a share; other text is returned unchanged for the model to reject."""
     try:
-        return float(text) / 100
-    except ValueError:
+        return float(Decimal(text) / 100)
+    except InvalidOperation:
         return text
+
+
+def _as_plain(number: float) -> str:
+    """A number with all its digits, as people type it.
+
+    >>> _as_plain(10.0), _as_plain(0.00001), _as_percent(0.07), _as_percent(0.0123456789)
+    ('10', '0.00001', '7', '1.23456789')
+    """
+    return format(Decimal(repr(number)).normalize(), "f")
+
+
+def _as_percent(share: float) -> str:
+    return format((Decimal(repr(share)) * 100).normalize(), "f")
 
 
 def share_of(name: str, typed: str) -> float | None:

@@ -20,7 +20,16 @@ from app.metrics.service import BinOut, CohortQuery, DesignOut, EvaluationIn, Ev
 from app.releases.service import all_releases, champion_since, class_names, reading_classes
 from app.reports import service as report_service
 from app.triage.service import add_policy, list_policies
-from app.web.forms import URGENT_ROWS, PolicyForm, TargetsForm, UrgentRow, back_to, validate_form
+from app.web.forms import (
+    MORE_GROUPS,
+    URGENT_ROWS,
+    GroupRow,
+    PolicyForm,
+    TargetsForm,
+    UrgentRow,
+    back_to,
+    validate_form,
+)
 from app.web.page import ManagerForm, Page, ViewerPage
 from app.web.render import redirect_to, render_page
 
@@ -311,8 +320,11 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     versions, draws = policies.items, policies.draws
     stored, now = PolicyForm.of(versions[0]), versions[0]
     what_if = compute_what_if(page.context, page.principal, share, now.version)
-    urgent = UrgentRow.typed(page.refused.at("/policy").typed) or [UrgentRow.of(rule) for rule in now.urgent]
+    typed = page.refused.at("/policy").typed
+    urgent = UrgentRow.typed(typed) or [UrgentRow.of(rule) for rule in now.urgent]
     urgent += [UrgentRow()] * max(1, URGENT_ROWS - len(urgent))
+    groups = GroupRow.typed(typed) if typed else [GroupRow.of(group) for group in now.reporting_groups]
+    groups = [*(row for row in groups if row != GroupRow()), *[GroupRow()] * MORE_GROUPS]
     classes = reading_classes(page.session) if champion_since(page.session) else []
     return page.render(
         "policy.html",
@@ -322,6 +334,7 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
         draws=draws,
         what_if=what_if,
         urgent=urgent,
+        groups=groups,
         classes=classes,
         names={info.code: info.name for info in classes},
     )

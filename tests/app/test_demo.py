@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from app.annotators.reference_cells.selection import cells_of
 from app.annotators.reference_cells.service import list_definitions
-from app.database.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest
+from app.database.tables import Annotator, AuditEvent, Case, Label, PolicyRow, ReadRequest, Specimen
 from app.demo import laboratory, real_cells, simulated
 from app.demo import people as accounts
 from app.demo.filling import fill_demo
@@ -141,6 +141,20 @@ def test_what_is_shipped_is_small_and_names_its_sources() -> None:
     assert None not in (skill["value"], skill["low"], skill["high"])
 
 
+def test_three_specimens_lie_below_near_and_above_the_threshold_by_the_labels() -> None:
+    specimens: dict[str, list[tuple[str, str]]] = {}
+    for cell in real_cells.real_cells():
+        if cell.specimen is not None:
+            specimens.setdefault(cell.specimen, []).append(cell.labels)
+    (threshold,) = real_cells.GROUP.thresholds
+    assert set(real_cells.GROUP.classes) <= set(read_release(RELEASE).classes)
+    assert [len(labels) for labels in specimens.values()] == [60, 60, 60]  # each cell has one specimen at most
+    shares = sorted(np.isin(labels, real_cells.GROUP.classes).mean() for labels in specimens.values())
+    assert shares[0] < threshold.at - 0.1
+    assert abs(shares[1] - threshold.at) <= 0.03
+    assert shares[2] > threshold.at + 0.1
+
+
 @pytest.mark.slow
 def test_the_cells_that_are_shipped_are_those_that_were_drawn_and_nothing_was_made_with_them(datasets: Path) -> None:
     drawn = demo_cells()
@@ -179,6 +193,7 @@ def test_real_cells_enter_by_two_named_annotators_and_some_wait_for_the_visitor(
             )
             names = set(session.execute(select(Annotator.name)).scalars())
             blind = set(session.execute(select(Label.blind)).scalars())
+            assert set(session.execute(select(Specimen.external_id)).scalars()) == {"S-1", "S-2", "S-3"}
             waiting = session.execute(
                 select(Case.partition, ReadRequest.round).join(Case).where(ReadRequest.state == "open")
             ).all()

@@ -264,6 +264,8 @@ def test_nothing_but_lists_and_pages_reads_outcomes() -> None:
     assert found == {
         *("database/tables/__init__.py", "cases/queries.py", "cases/gallery.py", "cases/presenters.py"),
         *("cases/service.py", "outcomes/queries.py", "outcomes/service.py", "maintenance/export.py"),
+        # a count of cells, which no share follows from
+        "specimens/measuring.py",
         # that settles, asks for no adjudication, and withdraws one
         *("labels/gallery.py", "labels/posterior.py", "labels/queries.py"),
     }

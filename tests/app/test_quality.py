@@ -52,7 +52,8 @@ def test_many_cases_are_decided_as_each_one_is() -> None:
     rng = np.random.default_rng(0)
     cells = DirichletCpe(rng.dirichlet([0.5, 0.5, 0.5], 60), rng.normal(1, 1, 60))
     unlike, near = rng.random(60) < 0.2, rng.random(60) < 0.3
-    for score, threshold in (("disagreement", 0.2), ("expected_gain", 0.01), ("graded", 1.2), ("graded", math.inf)):
+    rules = [("disagreement", 0.2), ("expected_gain", 0.01), ("graded", 1.2), ("graded", math.inf)]
+    for score, threshold in [*rules, ("specimen_value", math.inf)]:
         rule = replace(TriageRule("disagreement", threshold, 0.1, 0.02, 0.9, 5), score=score)  # type: ignore[arg-type]
         each = [
             decide_triage(

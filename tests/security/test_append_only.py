@@ -37,6 +37,7 @@ from tests.support.service import (
     Service,
     add_people,
     fill_practice,
+    fill_knowledge,
     fill_references,
     fill_repeats,
     fill_targets,
@@ -68,6 +69,7 @@ def filled(service: Service) -> Service:
         fill_practice(session)
         fill_references(session)
         fill_targets(session)
+        fill_knowledge(session)
     service.written_past = True  # a repeat without its reads and events
     return service
 

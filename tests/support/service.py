@@ -281,6 +281,12 @@ def fill_targets(session: Session) -> None:
     )
 
 
+def fill_knowledge(session: Session) -> None:
+    """What specimens taught under the only release."""
+    release_id = session.execute(select(tables.ReleaseRow.id)).scalars().first()
+    session.add(tables.SpecimenKnowledge(version=1, release_id=release_id, kappa=2.0, groups={}))
+
+
 def fill_references(session: Session) -> None:
     """A definition of a class, and the only labelled case as a reference cell of it."""
     label = session.execute(select(tables.CountedLabel)).scalars().one()
