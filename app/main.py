@@ -39,6 +39,7 @@ from app.releases.queries import get_champion_alias
 from app.releases.routes import router as releases
 from app.reports.routes import router as reports
 from app.settings import Settings
+from app.specimens.upload_routes import router as specimen_cells
 from app.triage.routes import router as policies
 from app.web.annotators import router as annotator_pages
 from app.web.audit import router as audit_pages
@@ -62,6 +63,7 @@ _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images.
 
 _ROUTERS = (
     cases,
+    specimen_cells,
     reads,
     outcomes,
     annotators,

@@ -34,6 +34,7 @@ DOMAINS = {
     "recalibration",
     "releases",
     "reports",
+    "specimens",
     "triage",
 }
 #: Modules that put the service together, and may import any module.

@@ -55,6 +55,7 @@ from app.cases.gallery import (
 from app.cases.ingest import (
     CaseForm,
     ExternalIdTaken,
+    InMemoryParser,
     NewCase,
     UploadDigests,
     inspect_upload,

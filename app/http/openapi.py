@@ -71,6 +71,7 @@ _JSON, _MULTIPART = "application/json", "multipart/form-data"
 #: What each group of operations is about, in the order in which they are shown.
 TAGS = {
     "cases": "Images of cells, stored or not, with their predictions.",
+    "specimens": "Specimens of patients and their cells.",
     "reads": "Blinded reads, labels and posteriors.",
     "imports": "Bulk import of cells.",
     "evaluations": "Quality of predictions and annotators, measured on the collected labels.",

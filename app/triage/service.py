@@ -59,6 +59,7 @@ from app.triage.rules import (
     summarise_prediction,
 )
 from app.triage.schemas import DrawsOut, PoliciesOut, PolicyIn, PolicyOut, UrgentClassOut
+from app.triage.specimen_reads import plan_specimen
 from app.triage.urgency import bring_patient_forward, lock_open_reads
 from ml.messages import Message
 
