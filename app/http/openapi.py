@@ -214,7 +214,8 @@ def _add_example(operation: dict[str, Any], path: str, example: RecordedExample)
     _add_body_examples(operation.get("requestBody", {}), example.request, example.others)
     for status, answer in operation["responses"].items():
         if status.startswith("2"):
-            _add_body_examples(answer, example.response, example.others)
+            is_import = status == "202" and "207" in operation["responses"]
+            _add_body_examples(answer, (EXAMPLES["start_import"] if is_import else example).response, example.others)
 
 
 def _add_body_examples(body: dict[str, Any], value: Any, others: dict[str, str]) -> None:
