@@ -1,7 +1,6 @@
 """Server or database end while 16 clients write (F1, F6, F9), or go back to a moment before a mistake (F15)."""
 
 import itertools
-import os
 import random
 import shutil
 import signal
@@ -122,9 +121,10 @@ def test_an_upload_of_five_hundred_cells_outlives_every_kill(
     made: Installation, tiny_release: Path, kills: int
 ) -> None:
     """In turn one request, whose import is cut off too, and ten; server and worker end at any cell."""
-    made.keys, made.environment["SECONDREAD_WORKER"] = made.prepare(tiny_release, lis="service"), "true"
+    made.keys = made.prepare(tiny_release, lis="service")
     client, rng, recoveries = Client(lambda: made.address, made.keys), random.Random(kills), []
     made.start()
+    worker = made.spawn("worker")
     with made.parts() as context, ThreadPoolExecutor(1) as pool:
         for number in range(kills):
             to, at_once = add_one_specimen(context, f"S{number}"), (50, 500)[number % 2]
@@ -134,11 +134,11 @@ def test_an_upload_of_five_hundred_cells_outlives_every_kill(
             wait_until(lambda: n_stored(context, to) > enough, 120, lambda: made.log)  # noqa: B023
             time.sleep(rng.random() / 5)
             print(f"killed after {n_stored(context, to)} of 500, {at_once} at once")
-            assert made.server is not None
-            os.killpg(made.server.pid, signal.SIGKILL)
+            worker.kill()
             made.stop(signal.SIGKILL)
             killed = time.monotonic()
             made.start()
+            worker = made.spawn("worker")
             recoveries.append(time.monotonic() - killed)
             for job in uploading.result():
                 path = f"/v1/imports/{job}?limit=1000"
