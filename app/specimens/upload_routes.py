@@ -14,13 +14,13 @@ from app.http.principal import Principal
 from app.jobs.service import JobOut
 from app.predictions.service import UnsupportedImage
 from app.specimens import upload
-from app.specimens.upload import MAX_CELLS, SentCell, SpecimenCellsOut, sent_cells
+from app.specimens.upload import SentCell, SpecimenCellsOut, sent_cells
 
 router = APIRouter(tags=["specimens"], route_class=GuardedRoute)
 _BINARY = {"type": "string", "format": "binary"}
 _PARTS = {
     "type": "object",
-    "properties": {"image": {"type": "array", "items": _BINARY, "minItems": 1, "maxItems": MAX_CELLS}},
+    "properties": {"image": {"type": "array", "items": _BINARY, "minItems": 1}},
     "required": ["image"],
     "additionalProperties": False,
 }
