@@ -40,6 +40,7 @@ from app.releases.routes import router as releases
 from app.reports.routes import router as reports
 from app.settings import Settings
 from app.specimens.routes import router as specimens
+from app.specimens.upload_routes import router as specimen_cells
 from app.triage.routes import router as policies
 from app.web.annotators import router as annotator_pages
 from app.web.audit import router as audit_pages
@@ -64,6 +65,7 @@ _DESCRIPTION = "Calibrated class and disagreement probabilities for cell images.
 _ROUTERS = (
     cases,
     specimens,
+    specimen_cells,
     reads,
     outcomes,
     annotators,

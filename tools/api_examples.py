@@ -85,7 +85,9 @@ class Player:
             headers["Idempotency-Key"] = uuid.uuid4().hex
         if body is not None:
             options["json"] = body
-        files = {name: file[0] for name, file in options.get("files", {}).items()}
+        given = options.get("files", {})
+        several = {name: [file[0] for _, file in given] for name, _ in given} if isinstance(given, list) else {}
+        files = several or {name: file[0] for name, file in dict(given).items()}
         sent = body or options.get("data", {}) | files or None
         answer = self.client.request(method, path, headers=headers, **options)
         if answer.status_code >= 400:
@@ -151,10 +153,13 @@ def _cases(play: Player) -> str:
     play.ask("laboratory", "POST", "/v1/predictions", **image)
     raw = {"content": _thumbnail(_cell(1)), "headers": {"Content-Type": "image/png"}}
     play.ask("laboratory", "POST", "/v1/predictions", **raw)
-    fields = {"external_id": "slide-9-004", "patient": "p-0417", "site": "north", "metadata": '{"stain": "Wright"}'}
+    fields = {"external_id": "slide-9-004", "patient": "p-0417", "site": "north", "specimen": "S-1042"}
+    fields["metadata"] = '{"stain": "Wright"}'
     case = play.ask(
         "laboratory", "POST", "/v1/cases", data=fields, files=image["files"] | {"field": ("field.png", _field(1))}
     )
+    cells = [("image", (f"{number:03}.png", _cell(number))) for number in (4, 5)]
+    play.ask("laboratory", "POST", f"/v1/specimens/{case['specimen']}/cells", files=cells)
     play.ask("admin", "GET", "/v1/cases?limit=2")
     play.ask("admin", "GET", "/v1/worklist?limit=2")
     for rest in ("", "/image", "/field", "/predictions"):

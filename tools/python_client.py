@@ -60,6 +60,9 @@ class {{ "AsyncOperations" if awaited else "Operations" }}:
     {{ a }}def _model_or_none(self, model: type[Model], request: Request) -> Model | None:
         raise NotImplementedError
 
+    {{ a }}def _model_or_job(self, model: type[Model], request: Request) -> Model | models.JobOut:
+        raise NotImplementedError
+
     {{ a }}def _bytes(self, request: Request) -> bytes:
         raise NotImplementedError
 {% for op in operations %}
@@ -151,9 +154,10 @@ def _sent(kind: str, content: dict[str, Any], after: list[str], named: list[str]
         after.append(f"body: {reference}")
         given.append("body=body")
     elif "multipart/form-data" in content:
-        after.append("image: bytes")
         schema = content["multipart/form-data"]["schema"]
-        files = [name for name, kind in schema["properties"].items() if kind.get("format") == "binary"]
+        many = [name for name, kind in schema["properties"].items() if kind.get("type") == "array"]
+        after.append("image: Mapping[str, bytes]" if "image" in many else "image: bytes")
+        files = many + [name for name, kind in schema["properties"].items() if kind.get("format") == "binary"]
         named += [f"{name}: bytes | None = None" for name in files if name != "image"]
         sent = [f'"{name}": {name}' for name in files]
         given.append(f"files={{{', '.join(sent)}}}")
@@ -194,13 +198,16 @@ def _method(method: str, path: str, operation: dict[str, Any], schemas: dict[str
         named.append("if_match: int")
         given.append("""headers={"If-Match": f'"{if_match}"'}""")
     answers = {s: a for s, a in operation["responses"].items() if s.startswith("2")}
-    model = next((found for a in answers.values() if (found := _reference(a.get("content", {})))), None)
+    found = {s: model for s, a in answers.items() if (model := _reference(a.get("content", {})))}
+    model = next((name for status, name in found.items() if status != "202"), found.get("202"))
     read = any(answer.get("content") for answer in answers.values())
     answer, call = "bytes" if read else "None", "_bytes(request)"
     if model is not None:
         answer, call = model, f"_model({model}, request)"
         if "204" in answers:
             answer, call = f"{model} | None", f"_model_or_none({model}, request)"
+        elif "202" in found and model != found["202"]:
+            answer, call = f"{model} | {found['202']}", f"_model_or_job({model}, request)"
     paging = _paging(schemas.get((model or "").removeprefix("models."), {}), query)
     rest = [n for n in named if not n.startswith("cursor:")]
     names = [argument.partition(":")[0] for argument in after]

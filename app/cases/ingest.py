@@ -28,7 +28,7 @@ from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Case, CasePrediction, CaseTwin, NetworkOutput, new_id
 from app.http.errors import BadRequest, Conflict, InvalidValue, ServiceUnavailable, TooLarge
-from app.http.limiter import MAX_UPLOAD
+from app.http.limiter import MAX_CELLS
 from app.http.principal import Principal
 from app.predictions.service import (
     BrokenImage,
@@ -112,10 +112,10 @@ _MAX_FIELDS, _MAX_PART = 10, 64 * 1024
 _IMAGE_TYPES = ["image/png", "image/jpeg", "image/tiff", "application/octet-stream"]
 
 
-class _InMemoryParser(MultiPartParser):
+class InMemoryParser(MultiPartParser):
     """Keeps what is received in memory, whose bounds are counted, rather than in the folder for temporary files."""
 
-    spool_max_size = MAX_UPLOAD
+    spool_max_size = MAX_CELLS
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ async def _parse_multipart(request: Request, *optional: str) -> MultipartForm:
     """A multipart body with the file ``image``, and perhaps others."""
     allowed_files = ("image", *optional)
     try:
-        form = await _InMemoryParser(
+        form = await InMemoryParser(
             request.headers,
             request.stream(),
             max_files=len(allowed_files),

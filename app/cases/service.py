@@ -55,6 +55,7 @@ from app.cases.gallery import (
 from app.cases.ingest import (
     CaseForm,
     ExternalIdTaken,
+    InMemoryParser,
     NewCase,
     UploadDigests,
     inspect_upload,
@@ -220,9 +221,19 @@ def prepare_unless_answered(context: ServiceContext, once: Once, form: CaseForm)
 def add_case(
     session: Session, context: ServiceContext, principal: Principal, new: NewCase | None
 ) -> tuple[int, CaseOut]:
-    """Store a prepared case."""
+    """Store a prepared case, and plan the reads of its specimen."""
     if new is None:
         raise ServiceUnavailable("the first answer to this key has expired; send the request again")
+    status, case = store_given_case(session, context, principal, new)
+    if case.specimen is not None and plan_specimen(session, context.keys, uuid.UUID(case.specimen)):
+        case = show_case(session, uuid.UUID(case.id))
+    return status, case
+
+
+def store_given_case(
+    session: Session, context: ServiceContext, principal: Principal, new: NewCase
+) -> tuple[int, CaseOut]:
+    """Store a prepared case, unless it is there with other fields."""
     status, case = store_case(session, context, principal, new)
     stored, sent = {"patient": case.patient, "site": case.site}, new.fields
     differing = [name for name, value in stored.items() if getattr(sent, name) not in (None, value)]
@@ -233,8 +244,6 @@ def add_case(
             "the cell with this external id has a different {names}; choose another external id",
             names=" and ".join(differing),
         )
-    if case.specimen is not None and plan_specimen(session, context.keys, uuid.UUID(case.specimen)):
-        case = show_case(session, uuid.UUID(case.id))
     return status, case
 
 

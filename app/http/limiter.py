@@ -299,8 +299,8 @@ MAX_SMALL_RUNS = 4
 #: How long a connection to SQLite waits for another one's lock, and a writer for its turn.
 BUSY_SECONDS = 5.0
 #: Sizes of bodies, and the seconds in which they must arrive.
-MAX_BODY, MAX_UPLOAD, MAX_SIGN_IN, MAX_ARCHIVE = _MIB, 12 * _MIB, 64 * 1024, 2 * 1024**3
-RECEIVE_SECONDS, ARCHIVE_SECONDS = 30.0, 1800.0
+MAX_BODY, MAX_UPLOAD, MAX_CELLS, MAX_SIGN_IN, MAX_ARCHIVE = _MIB, 12 * _MIB, 64 * _MIB, 64 * 1024, 2 * 1024**3
+RECEIVE_SECONDS, CELLS_SECONDS, ARCHIVE_SECONDS = 30.0, 120.0, 1800.0
 #: Time for a request of the Open Inference Protocol once its body is here, with all its images.
 INFER_SECONDS = 60.0
 #: Headers of a request: their bytes, and the seconds in which they must be complete.
@@ -413,6 +413,7 @@ COUNTED_LIMITS = (
     Limit("time for headers", int(HEADER_SECONDS), "seconds", "request", answer="closed"),
     Limit("body", MAX_BODY, "bytes", "request", answer="413 `too-large`"),
     Limit("body of a picture or tensor", MAX_UPLOAD, "bytes", "request", answer="413 `too-large`"),
+    Limit("body of cells of a specimen", MAX_CELLS, "bytes", "request", answer="413 `too-large`"),
     Limit("body of a sign-in", MAX_SIGN_IN, "bytes", "request", answer="413 `too-large`"),
     Limit("archive", MAX_ARCHIVE, "bytes", "request", answer="413 `too-large`"),
     Limit("time for a body", int(RECEIVE_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
@@ -423,6 +424,7 @@ COUNTED_LIMITS = (
         "request",
         answer="503 `unavailable`",
     ),
+    Limit("time for cells of a specimen", int(CELLS_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
     Limit("time for an archive", int(ARCHIVE_SECONDS), "seconds", "request", answer="408 `request-timeout`"),
 )
 #: The table of limits: operators read it in docs/reference/limits.md and in `GET /readyz?verbose`.

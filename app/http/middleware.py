@@ -223,6 +223,8 @@ _COPIES = 2
 UPLOAD_PATHS = frozenset({"/v1/cases", "/v1/predictions"})
 #: What paths of the Open Inference Protocol begin with.
 PROTOCOL = "/v2/"
+#: What paths begin with that take the cells of a specimen, many at once.
+SPECIMENS = "/v1/specimens/"
 #: Paths that take archives, which are streamed to disk.
 ARCHIVE_PATHS = frozenset({"/v1/imports", "/imports", "/imports/checks"})
 #: Paths that read a body of somebody who is not known yet.
@@ -246,13 +248,12 @@ class BodyLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = _get_body_limit(scope["path"])
+        limit, seconds = _get_body_limits(scope["path"])
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
             await _make_limit_response(scope, _make_too_large_problem(limit))(scope, receive, send)
             return
-        seconds = limiter.ARCHIVE_SECONDS if scope["path"] in ARCHIVE_PATHS else limiter.RECEIVE_SECONDS
         # without a length it may become as large as is allowed
         size = limit if b"transfer-encoding" in headers else int(declared)
         size = 0 if scope["path"] in ARCHIVE_PATHS | SIGN_IN_PATHS else _COPIES * size
@@ -275,14 +276,16 @@ def _make_limit_response(scope: Scope, problem: Problem) -> Response:
     return answer_problem(Request(scope), problem) if of_protocol else problem_response(problem)
 
 
-def _get_body_limit(path: str) -> int:
-    if path.startswith(PROTOCOL) and path.endswith("/infer"):
-        return limiter.MAX_UPLOAD
+def _get_body_limits(path: str) -> tuple[int, float]:
+    """Bytes of a body, and the seconds in which they must arrive."""
     if path in ARCHIVE_PATHS:
-        return limiter.MAX_ARCHIVE
+        return limiter.MAX_ARCHIVE, limiter.ARCHIVE_SECONDS
+    if path.startswith(SPECIMENS) and path.endswith("/cells"):
+        return limiter.MAX_CELLS, limiter.CELLS_SECONDS
     if path in SIGN_IN_PATHS:
-        return limiter.MAX_SIGN_IN
-    return limiter.MAX_UPLOAD if path in UPLOAD_PATHS else limiter.MAX_BODY
+        return limiter.MAX_SIGN_IN, limiter.RECEIVE_SECONDS
+    is_upload = path in UPLOAD_PATHS or (path.startswith(PROTOCOL) and path.endswith("/infer"))
+    return limiter.MAX_UPLOAD if is_upload else limiter.MAX_BODY, limiter.RECEIVE_SECONDS
 
 
 def _make_too_large_problem(limit: int) -> Problem:

@@ -71,6 +71,7 @@ _JSON, _MULTIPART = "application/json", "multipart/form-data"
 #: What each group of operations is about, in the order in which they are shown.
 TAGS = {
     "cases": "Images of cells, stored or not, with their predictions.",
+    "specimens": "Specimens of patients and their cells.",
     "reads": "Blinded reads, labels and posteriors.",
     "imports": "Bulk import of cells.",
     "evaluations": "Quality of predictions and annotators, measured on the collected labels.",
@@ -213,7 +214,8 @@ def _add_example(operation: dict[str, Any], path: str, example: RecordedExample)
     _add_body_examples(operation.get("requestBody", {}), example.request, example.others)
     for status, answer in operation["responses"].items():
         if status.startswith("2"):
-            _add_body_examples(answer, example.response, example.others)
+            is_import = status == "202" and "207" in operation["responses"]
+            _add_body_examples(answer, (EXAMPLES["start_import"] if is_import else example).response, example.others)
 
 
 def _add_body_examples(body: dict[str, Any], value: Any, others: dict[str, str]) -> None:

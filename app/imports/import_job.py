@@ -13,13 +13,14 @@ from sqlalchemy.orm import Session
 from app.cases.service import CaseIn, NewCase, is_of_other_specimen, prepare_case, store_case
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
-from app.database.tables import Account, ImportRow, Job
+from app.database.tables import Account, Case, ImportRow, Job
 from app.http.errors import Problem
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive, move_to_job, open_job_archive, stored_archives
 from app.imports.zip_contents import ArchiveError, ArchiveRow, ImportArchive, SkippedFile
 from app.jobs import service
 from app.jobs.service import OPEN, JobView, RunningJob, jobs_where
+from app.triage.service import plan_specimen
 from ml.messages import Message, joined
 
 #: What a row that is about another patient than its case begins to say.
@@ -122,8 +123,20 @@ def import_cases(job: RunningJob) -> ImportResult:
         for start in range(0, len(waiting_files), _IGNORED_BATCH):
             with job.write() as session:
                 session.add_all(_make_skipped_row(job, file) for file in waiting_files[start : start + _IGNORED_BATCH])
+    _plan_specimens_of_job(job)
     with job.context.database.read() as session:
         return {"n_rows": len(rows), **counts_of(session, job.job_id)}
+
+
+def _plan_specimens_of_job(job: RunningJob) -> None:
+    """Plan the reads of every specimen that cells of the rows belong to."""
+    of_rows = select(Case.specimen_id).join(ImportRow, ImportRow.case_id == Case.id)
+    with job.context.database.read() as session:
+        named = of_rows.where(ImportRow.job_id == job.job_id, Case.specimen_id.is_not(None)).distinct()
+        specimens = [specimen_id for specimen_id in session.execute(named).scalars() if specimen_id is not None]
+    for specimen_id in specimens:
+        with job.write() as session:
+            plan_specimen(session, job.context.keys, specimen_id)
 
 
 def of_part(rows: Sequence[T], part: Sequence[int] | None) -> Sequence[T]:

@@ -2,10 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+import zipfile
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
+from typing import IO, cast
 
 from starlette.concurrency import run_in_threadpool
 
@@ -139,3 +141,19 @@ async def receive_body(chunks: AsyncIterable[bytes], context: ServiceContext) ->
             yield archive
         finally:
             await run_in_threadpool(remove_unclaimed, bucket, archive)
+
+
+@contextmanager
+def pack_files(files: Iterable[tuple[str, bytes]], context: ServiceContext) -> Iterator[ReceivedArchive]:
+    """Pack what was received otherwise as an archive, not compressed."""
+    settings, bucket = context.settings, context.bucket
+    with receive_archive(settings.home, settings.min_free_bytes, bucket=bucket) as receiver:
+        with zipfile.ZipFile(cast(IO[bytes], receiver), "w") as packed:
+            for name, data in files:
+                packed.writestr(name, data)
+        archive = receiver.finish()
+        try:
+            store_in_bucket(bucket, archive)
+            yield archive
+        finally:
+            remove_unclaimed(bucket, archive)

@@ -17,11 +17,11 @@ from app.imports.import_job import begin_import
 from app.imports.receiving import receive_body
 from app.imports.schemas import ImportOut, Status
 from app.imports.service import show_import
+from app.imports.zip_contents import ZIP_TYPES
 from app.jobs.service import JobOut, job_out
 from app.predictions.service import UnsupportedImage
 
 router = APIRouter(tags=["imports"], route_class=GuardedRoute)
-_ZIP = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
 _BODY = {
     "requestBody": {
         "required": True,
@@ -32,7 +32,7 @@ _BODY = {
 
 async def _receive_request_body(request: Request, context: AppContext) -> AsyncIterator[ReceivedArchive]:
     """The body as an archive on disk; removed again unless the route keeps it."""
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() not in _ZIP:
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() not in ZIP_TYPES:
         raise UnsupportedImage("send a zip archive as the body, with Content-Type application/zip")
     async with receive_body(request.stream(), context) as archive:
         yield archive

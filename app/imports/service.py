@@ -10,10 +10,19 @@ from app.database.tables import ImportRow, Job
 from app.http.errors import NotFound
 from app.imports.archive_storage import ReceivedArchive, open_job_archive
 from app.imports.dry_run import begin_check, can_be_imported, check_of, import_checked, import_of, same_image_as
-from app.imports.import_job import CHECK, begin_import, counts_of, delete_archives, differing_rows
-from app.imports.receiving import receive_body
+from app.imports.import_job import CHECK, begin_import, counts_of, delete_archives, differing_rows, is_row_problem
+from app.imports.receiving import pack_files, receive_body
 from app.imports.schemas import ImportOut, ImportRowOut, Status
-from app.imports.zip_contents import MAX_ENTRIES, MAX_ROWS, ArchiveError
+from app.imports.zip_contents import (
+    MANIFEST,
+    MAX_ENTRIES,
+    MAX_ROWS,
+    ZIP_TYPES,
+    ArchiveError,
+    is_of_system,
+    read_archive,
+    require_size,
+)
 from app.jobs.service import job_out, jobs_where
 
 

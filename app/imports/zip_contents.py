@@ -17,6 +17,8 @@ from app.cases.service import CaseIn
 from app.http.errors import describe_named_fault
 from ml.messages import Message
 
+#: Content types of a body that is a zip.
+ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/octet-stream"})
 #: By the ends of their names: what is decoded here.
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 _OF_SYSTEMS = {".ds_store", "thumbs.db", "desktop.ini"}
@@ -26,10 +28,12 @@ _LABELS = {"labels.csv", "label.csv", "annotations.csv"}
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name, and none of an operating system's own."""
     path = PurePosixPath(name)
-    return path.suffix.lower() in IMAGES and not _of_system(path)
+    return path.suffix.lower() in IMAGES and not is_of_system(name)
 
 
-def _of_system(path: PurePosixPath) -> bool:
+def is_of_system(name: str) -> bool:
+    """Whether an operating system wrote a file for itself."""
+    path = PurePosixPath(name)
     return "__MACOSX" in path.parts or path.name.startswith("._") or path.name.lower() in _OF_SYSTEMS
 
 
@@ -37,7 +41,7 @@ def get_skip_reason(name: str, *, manifest: bool) -> str:
     """Return why a file becomes no case."""
     path = PurePosixPath(name)
     kind = path.suffix.lower()
-    if _of_system(path):
+    if is_of_system(name):
         return "written by an operating system for itself"
     if path.name.lower() in _LABELS:
         return "labels are not imported with images: send them with POST /v1/cases/{id}/labels"
@@ -132,6 +136,7 @@ class ImportArchive:
             raise ArchiveError(
                 "{name}: contains {manifests} files {manifest}", name=name, manifests=len(manifests), manifest=MANIFEST
             )
+        self.has_manifest = bool(manifests)
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
         self.ignored = self._left_out(manifests[0] if manifests else None)
 
@@ -231,9 +236,9 @@ class ImportArchive:
             )
         return self._zip.open(info)
 
-    def read(self, row: ArchiveRow) -> bytes:
+    def read(self, row: ArchiveRow, limit: int = MAX_IMAGE) -> bytes:
         """Bytes of a row's image."""
-        return self._bytes(row.file)
+        return self._bytes(row.file, limit)
 
     def read_field(self, row: ArchiveRow) -> bytes | None:
         """Bytes of the wider field around a row's cell, None where it names none."""
@@ -242,7 +247,7 @@ class ImportArchive:
         except ValueError as exc:
             raise ValueError(Message("field: {why}", why=str(exc))) from exc
 
-    def _bytes(self, file: str) -> bytes:
+    def _bytes(self, file: str, limit: int = MAX_IMAGE) -> bytes:
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(
@@ -253,12 +258,17 @@ class ImportArchive:
             raise ValueError(Message("file {name} is not in the archive", name=repr(path.name)))
         try:
             with self._opened(info) as stream:
-                data = stream.read(MAX_IMAGE + 1)
+                data = stream.read(limit + 1)
         except _DAMAGE as exc:
             raise ValueError(Message("the file is damaged in the archive")) from exc
-        if len(data) > MAX_IMAGE:
-            raise ValueError(Message("the file is larger than {max_image} MiB", max_image=MAX_IMAGE // 1024**2))
+        require_size(data, limit)
         return data
+
+
+def require_size(data: bytes, limit: int) -> None:
+    """Refuse an image with more bytes."""
+    if len(data) > limit:
+        raise ValueError(Message("the file is larger than {max_image} MiB", max_image=limit // 1024**2))
 
 
 def _short_names(names: list[str]) -> dict[str, str]:
@@ -280,12 +290,17 @@ def _short_names(names: list[str]) -> dict[str, str]:
 @contextmanager
 def open_archive(path: Path, name: str | None = None) -> Iterator[ImportArchive]:
     """Open an archive on disk."""
-    name = name or path.name
+    with path.open("rb") as stream, read_archive(stream, name or path.name) as archive:
+        yield archive
+
+
+@contextmanager
+def read_archive(stream: IO[bytes], name: str) -> Iterator[ImportArchive]:
+    """Open an archive in a file or in memory."""
     try:
-        with path.open("rb") as stream:
-            _require_short_directory(stream, name)
-            with zipfile.ZipFile(stream) as opened:
-                yield ImportArchive(opened, name, path.stat().st_size)
+        _require_short_directory(stream, name)
+        with zipfile.ZipFile(stream) as opened:
+            yield ImportArchive(opened, name, stream.seek(0, io.SEEK_END))
     except zipfile.BadZipFile as exc:
         raise ArchiveError("{name}: not a zip archive, or damaged", name=name) from exc
 

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 import httpx2
 
-from secondread.client._core import Model, Request, checked, options, parsed, pause
+from secondread.client._core import Model, Request, checked, options, parsed, parsed_or_job, pause
 from secondread.client._operations_async import AsyncOperations
+from secondread.client.models import JobOut
 
 
 class AsyncClient(AsyncOperations):
@@ -74,6 +75,9 @@ class AsyncClient(AsyncOperations):
     async def _model_or_none(self, model: type[Model], request: Request) -> Model | None:
         answer = await self._send(request)
         return parsed(model, answer) if answer.content else None
+
+    async def _model_or_job(self, model: type[Model], request: Request) -> Model | JobOut:
+        return parsed_or_job(model, await self._send(request))
 
     async def _bytes(self, request: Request) -> bytes:
         return (await self._send(request)).content

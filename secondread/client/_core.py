@@ -11,7 +11,7 @@ from typing import TypeVar
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from secondread.client.models import Fault, ProblemDocument
+from secondread.client.models import Fault, JobOut, ProblemDocument
 
 Model = TypeVar("Model", bound=BaseModel)
 #: Of a parameter of a path: identifiers are given as they came, or as UUID.
@@ -51,7 +51,8 @@ class Request:
     headers: Mapping[str, str | None] = field(default_factory=dict)
     body: BaseModel | None = None
     data: Mapping[str, str | None] | None = None
-    files: Mapping[str, bytes | None] | None = None
+    # by field: a file, or several by their names
+    files: Mapping[str, bytes | Mapping[str, bytes] | None] | None = None
     content: bytes | None = None
     kind: str | None = None
 
@@ -80,7 +81,10 @@ def options(request: Request, api_key: str | None) -> dict[str, object]:
     elif request.content is not None:
         taken["content"] = request.content
     if request.files is not None:
-        taken["files"] = {name: (name, data) for name, data in request.files.items() if data is not None}
+        several = {name: data if isinstance(data, Mapping) else {name: data} for name, data in request.files.items()}
+        taken["files"] = [
+            (n, (file, data)) for n, files in several.items() for file, data in files.items() if data is not None
+        ]
         taken["data"] = {name: value for name, value in (request.data or {}).items() if value is not None}
     return taken
 
@@ -131,6 +135,11 @@ def parsed(model: type[Model], answer: httpx2.Response) -> Model:
     except ValidationError:
         detail = f"not the document of the service: {answer.text[:_SHOWN]}"
         raise ApiError(answer.status_code, "", f"no {model.__name__}", detail) from None
+
+
+def parsed_or_job(model: type[Model], answer: httpx2.Response) -> Model | JobOut:
+    """The answer's document, or the job that goes on after the answer."""
+    return parsed(JobOut, answer) if answer.status_code == HTTPStatus.ACCEPTED else parsed(model, answer)
 
 
 def texts(metadata: Mapping[str, str] | None) -> str | None:

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 import httpx2
 
-from secondread.client._core import Model, Request, checked, options, parsed, pause
+from secondread.client._core import Model, Request, checked, options, parsed, parsed_or_job, pause
 from secondread.client._operations import Operations
+from secondread.client.models import JobOut
 
 
 class Client(Operations):
@@ -74,6 +75,9 @@ class Client(Operations):
     def _model_or_none(self, model: type[Model], request: Request) -> Model | None:
         answer = self._send(request)
         return parsed(model, answer) if answer.content else None
+
+    def _model_or_job(self, model: type[Model], request: Request) -> Model | JobOut:
+        return parsed_or_job(model, self._send(request))
 
     def _bytes(self, request: Request) -> bytes:
         return self._send(request).content

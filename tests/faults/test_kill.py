@@ -6,22 +6,26 @@ import shutil
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from app.audit.verify import verify_all
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
+from app.cases.service import SpecimenFields, add_specimen
 from app.context import ServiceContext
-from app.database.tables import Account, Case, Label
+from app.database.tables import Account, Case, Label, NetworkOutput
 from app.http.principal import Principal
 from tests.faults.client import Client, assert_kept
+from tests.faults.rounds import Rounds
 from tests.support.postgres import PostgresServer
 from tests.support.process import Installation
 from tests.support.service import cell_png
@@ -110,6 +114,71 @@ def test_what_was_acknowledged_outlives_every_stop_of_postgresql(
         what = "PostgreSQL stopped at once while 16 clients store labels and images"
         with made.parts() as context:
             assert_kept(context, clients, "F6", what, stops, others, (Case, Label), max(recoveries))
+
+
+@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.heavy)])
+def test_an_upload_of_five_hundred_cells_outlives_every_kill(
+    made: Installation, tiny_release: Path, kills: int
+) -> None:
+    """In turn one request, whose import is cut off too, and ten; server and worker end at any cell."""
+    made.keys = made.prepare(tiny_release, lis="service")
+    client, rng, recoveries = Client(lambda: made.address, made.keys), random.Random(kills), []
+    made.start()
+    worker = made.spawn("worker")
+    with made.parts() as context, ThreadPoolExecutor(1) as pool:
+        for number in range(kills):
+            to, at_once = add_one_specimen(context, f"S{number}"), (50, 500)[number % 2]
+            cells = [("image", (f"{cell}.png", cell_png(500 * number + cell))) for cell in range(500)]
+            uploading = pool.submit(upload_cells, client, to, [cells[i : i + at_once] for i in range(0, 500, at_once)])
+            enough = rng.randrange(-50, 450)
+            wait_until(lambda: n_stored(context, to) > enough, 120, lambda: made.log)  # noqa: B023
+            time.sleep(rng.random() / 5)
+            print(f"killed after {n_stored(context, to)} of 500, {at_once} at once")
+            worker.kill()
+            made.stop(signal.SIGKILL)
+            killed = time.monotonic()
+            made.start()
+            worker = made.spawn("worker")
+            recoveries.append(time.monotonic() - killed)
+            for job in uploading.result():
+                path = f"/v1/imports/{job}?limit=1000"
+                wait_until(lambda: made.call("lis", "GET", path).json()["job"]["state"] == "succeeded", 120)  # noqa: B023
+                rows = made.call("lis", "GET", path).json()["rows"]
+                client.acknowledged += [row["case_id"] for row in rows if row["status"] in {"created", "known"}]
+        with context.database.read_moment() as session:
+            stored = [str(case_id) for case_id in session.execute(select(Case.id)).scalars()]
+            n_outputs = session.execute(select(func.count()).select_from(NetworkOutput)).scalar_one()
+            faults = verify_all(session, context).faults
+    what, told = "server and worker killed (SIGKILL) in the middle of an upload of 500 cells", set(client.acknowledged)
+    lost, doubled = len(told - set(stored)), len(stored) - len(told)
+    kind, last = context.database.engine.dialect.name, max(recoveries)
+    Rounds("F1, F9", what, kind, kills, len(told), lost, doubled, client.statuses[500], last).note()
+    assert (len(told), lost, doubled, n_outputs, faults) == (500 * kills, 0, 0, 500 * kills, [])
+    assert set(client.statuses) <= {202, 207, 503}, client.statuses
+
+
+def add_one_specimen(context: ServiceContext, external_id: str) -> str:
+    with context.database.write() as session:
+        account = session.execute(select(Account)).scalars().first()
+        assert account is not None
+        lis = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
+        return str(add_specimen(session, context.keys.audit, lis, SpecimenFields(external_id, external_id, None)).id)
+
+
+def n_stored(context: ServiceContext, specimen_id: str) -> int:
+    of_specimen = select(func.count()).select_from(Case).where(Case.specimen_id == uuid.UUID(specimen_id))
+    with context.database.read() as session:
+        return session.execute(of_specimen).scalar_one()
+
+
+def upload_cells(client: Client, to: str, requests: list[Any]) -> list[str]:
+    """Send requests until each is answered; gives the jobs that store the rest."""
+    jobs = []
+    for cells in requests:
+        body = client.send("lis", f"/v1/specimens/{to}/cells", files=cells).json()
+        jobs += [] if "results" in body else [body["id"]]
+        client.acknowledged += [result["case"] for result in body.get("results", [])]
+    return jobs
 
 
 def wait_for_more(made: Installation, clients: list[Client], n: int) -> None:
