@@ -160,6 +160,11 @@ def _cases(play: Player) -> str:
     )
     cells = [("image", (f"{number:03}.png", _cell(number))) for number in (4, 5)]
     play.ask("laboratory", "POST", f"/v1/specimens/{case['specimen']}/cells", files=cells)
+    about = {"external_id": "S-1043", "patient": "p-0418", "site": "north", "collected_at": "2026-11-25T07:30:00Z"}
+    play.ask("laboratory", "POST", "/v1/specimens", about)
+    play.ask("admin", "GET", "/v1/specimens?limit=2")
+    for rest in ("", "/cells?limit=2"):
+        play.ask("admin", "GET", f"/v1/specimens/{case['specimen']}{rest}")
     play.ask("admin", "GET", "/v1/cases?limit=2")
     play.ask("admin", "GET", "/v1/worklist?limit=2")
     for rest in ("", "/image", "/field", "/predictions"):

@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 6a8c6a6e682bbd71.
+"""Operations of the API. Made from the OpenAPI document ed907c66743231d5.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -23,6 +23,9 @@ class AsyncOperations:
     async def _model_or_none(self, model: type[Model], request: Request) -> Model | None:
         raise NotImplementedError
 
+    async def _model_or_job(self, model: type[Model], request: Request) -> Model | models.JobOut:
+        raise NotImplementedError
+
     async def _bytes(self, request: Request) -> bytes:
         raise NotImplementedError
 
@@ -43,6 +46,7 @@ class AsyncOperations:
         external_id: str,
         patient: str | None = None,
         site: str | None = None,
+        specimen: str | None = None,
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> models.CaseOut:
@@ -54,6 +58,7 @@ class AsyncOperations:
             external_id: Id of the cell in the laboratory, 1 to 200 characters.
             patient: Code of the patient, 1 to 200 characters. Cells of one patient stay in the same partition.
             site: Name of the site, 1 to 200 characters.
+            specimen: Id of the specimen in the laboratory, 1 to 200 characters. Its first cell stores it; other cells need its patient and site, or leave them out.
             metadata: JSON object with at most 20 texts, such as `{'stain': 'Wright'}`.
             idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
         """
@@ -61,7 +66,13 @@ class AsyncOperations:
             "POST",
             "/v1/cases",
             files={"image": image, "field": field},
-            data={"external_id": external_id, "patient": patient, "site": site, "metadata": texts(metadata)},
+            data={
+                "external_id": external_id,
+                "patient": patient,
+                "site": site,
+                "specimen": specimen,
+                "metadata": texts(metadata),
+            },
             headers={"Idempotency-Key": idempotency_key or new_key()},
         )
         return await self._model(models.CaseOut, request)
@@ -222,6 +233,127 @@ class AsyncOperations:
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/comments")
         return await self._model(models.CommentsOut, request)
+
+    async def add_specimen(self, body: models.SpecimenIn, *, idempotency_key: str | None = None) -> models.SpecimenOut:
+        """Add a specimen. Send its cells to it; the same specimen again returns the stored one.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request("POST", "/v1/specimens", body=body, headers={"Idempotency-Key": idempotency_key or new_key()})
+        return await self._model(models.SpecimenOut, request)
+
+    async def list_specimens(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        state: Literal["open", "decided", "signed"] | None = None,
+        patient: str | None = None,
+        site: str | None = None,
+        after: datetime | None = None,
+    ) -> models.SpecimensOut:
+        """List specimens. Newest first; `stale` marks shares that are older than a label or a setting.
+
+        Args:
+            cursor: `next_cursor` of the previous page. Left out: the first page.
+            limit: Largest number of entries on the page.
+            state: Only specimens in this state: `open`, `decided` or `signed`.
+            patient: Only specimens of this patient, a code of the laboratory.
+            site: Only specimens of this site.
+            after: Only specimens stored after this time, ISO 8601 with a time zone.
+        """
+        request = Request(
+            "GET",
+            "/v1/specimens",
+            query={
+                "cursor": cursor,
+                "limit": limit,
+                "state": state,
+                "patient": patient,
+                "site": site,
+                "after": None if after is None else after.isoformat(),
+            },
+        )
+        return await self._model(models.SpecimensOut, request)
+
+    async def iter_specimens(
+        self,
+        *,
+        limit: int | None = None,
+        state: Literal["open", "decided", "signed"] | None = None,
+        patient: str | None = None,
+        site: str | None = None,
+        after: datetime | None = None,
+    ) -> AsyncIterator[models.SpecimenOut]:
+        """The same, entry after entry through all pages."""
+        cursor: str | None = None
+        seen: set[str] = set()
+        while True:
+            page = await self.list_specimens(
+                limit=limit, state=state, patient=patient, site=site, after=after, cursor=cursor
+            )
+            for item in page.items:
+                yield item
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
+                return
+            seen.add(page.next_cursor)
+            cursor = page.next_cursor
+
+    async def get_specimen(self, specimen_id: Id) -> models.SpecimenOut:
+        """Get a specimen. With the shares of its reporting groups, their intervals and the cells that would settle them.
+
+        Args:
+            specimen_id: Id of the specimen, a UUID.
+        """
+        request = Request("GET", f"/v1/specimens/{quote(str(specimen_id), safe='')}")
+        return await self._model(models.SpecimenOut, request)
+
+    async def list_specimen_cells(
+        self, specimen_id: Id, *, cursor: str | None = None, limit: int | None = None
+    ) -> models.CasesOut:
+        """List the cells of a specimen. Newest first.
+
+        Args:
+            specimen_id: Id of the specimen, a UUID.
+            cursor: `next_cursor` of the previous page. Left out: the first page.
+            limit: Largest number of entries on the page.
+        """
+        request = Request(
+            "GET", f"/v1/specimens/{quote(str(specimen_id), safe='')}/cells", query={"cursor": cursor, "limit": limit}
+        )
+        return await self._model(models.CasesOut, request)
+
+    async def iter_specimen_cells(self, specimen_id: Id, *, limit: int | None = None) -> AsyncIterator[models.CaseOut]:
+        """The same, entry after entry through all pages."""
+        cursor: str | None = None
+        seen: set[str] = set()
+        while True:
+            page = await self.list_specimen_cells(specimen_id, limit=limit, cursor=cursor)
+            for item in page.items:
+                yield item
+            if page.next_cursor is None or page.next_cursor in seen:  # a cursor that comes again leads nowhere new
+                return
+            seen.add(page.next_cursor)
+            cursor = page.next_cursor
+
+    async def add_specimen_cells(
+        self, specimen_id: Id, image: Mapping[str, bytes], *, idempotency_key: str | None = None
+    ) -> models.SpecimenCellsOut | models.JobOut:
+        """Upload cells of a specimen.  Send up to 500 at once, each of at most 1 MiB and 64 MiB in all, as parts `image` or as a zip. The file name, without folder, is the external id of a cell within its specimen; the stored one begins with that of the specimen. Up to 50 cells are stored before the response, which has one result per cell, in the order of the parts or of the names in the zip; more are stored by an import. The same request again with the same key continues where it stopped.
+
+        Args:
+            specimen_id: Id of the specimen, a UUID.
+            image: At most 500 cells, each as PNG, JPEG or TIFF of at most 1 MiB, with different file names: the external id of a cell within the specimen.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request(
+            "POST",
+            f"/v1/specimens/{quote(str(specimen_id), safe='')}/cells",
+            files={"image": image},
+            headers={"Idempotency-Key": idempotency_key or new_key()},
+        )
+        return await self._model_or_job(models.SpecimenCellsOut, request)
 
     async def lease_read(self, *, idempotency_key: str | None = None) -> models.ReadOut | None:
         """Lease the next read. By due date, then shuffled; at most three at a time.
@@ -627,7 +759,7 @@ class AsyncOperations:
         return await self._model(models.InvitationOut, request)
 
     async def start_import(self, content: bytes, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Import a zip of images.  A job stores them; an optional `manifest.csv` has the columns file, external_id, patient, site, metadata, field.
+        """Import a zip of images.  A job stores them; an optional `manifest.csv` has the columns file, external_id, patient, site, specimen, metadata, field.
 
         Args:
             idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.

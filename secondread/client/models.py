@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 6a8c6a6e682bbd71.
+"""What the API takes and answers. Made from the OpenAPI document ed907c66743231d5.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -360,6 +360,9 @@ class CaseOut(BaseModel):
     site: str | None
     """Name of the site; null if not given."""
 
+    specimen: str | None
+    """Id of the specimen that the cell belongs to, a UUID; null without one."""
+
     metadata: dict[str, str]
     """Texts uploaded with the cell, at most 20."""
 
@@ -389,6 +392,9 @@ class CaseOut(BaseModel):
 
     outcome: OutcomeOut | None = None
     """What the cell was settled as; null if it was not, or is open again."""
+
+    class_probs_in_specimen: dict[str, float] | None = None
+    """Class probabilities of the cell under its specimen's own mix; null without a specimen. Evaluation uses `class_probs`."""
 
 
 class CasesOut(BaseModel):
@@ -566,6 +572,19 @@ class ComparisonOut(BaseModel):
     """Each metric, by its name in `GET /v1/metrics`."""
 
 
+class ComponentsOut(BaseModel):
+    """Variances of the patient's share by source; the total variance is their sum."""
+
+    cells: float
+    """Variance that more reads of the cells can remove."""
+
+    annotators: float
+    """Variance that the reads leave because annotators differ."""
+
+    sampling: float
+    """Variance because these cells are a sample of the patient's cells; more cells remove it."""
+
+
 class ConfidenceOut(BaseModel):
     """Agreement of others with an annotator by confidence."""
 
@@ -637,6 +656,16 @@ class CorrectionsOut(BaseModel):
 
     directions: list[DirectionOut]
     """Corrections from one class to another, the most frequent first."""
+
+
+class DecidingCellOut(BaseModel):
+    """A cell of which a further read is worth most."""
+
+    case: str
+    """Id of the cell."""
+
+    value: float
+    """What one more read of it is worth: the expected fall of the loss at the thresholds in costs of a false alarm, or of the squared error of the shares if the policy's `specimen_goal` is `share`."""
 
 
 class DecisionIn(BaseModel):
@@ -955,6 +984,31 @@ class GroupOut(BaseModel):
 
     metrics: dict[str, MetricOut]
     """Headline metrics by name, as in `metrics` of the whole document."""
+
+
+class GroupShareOut(BaseModel):
+    """Share of a reporting group."""
+
+    group: str
+    """Name of the reporting group, or the code of a class if the policy has no groups."""
+
+    count: int
+    """Number of cells of the group: by outcome, else by the leading class in the specimen. A split cell counts nowhere."""
+
+    slide: ShareOut
+    """Share that the panel of experts would find on these cells."""
+
+    patient: ShareOut
+    """Share in the patient, of which these cells are a sample; thresholds use this share."""
+
+    counted: list[Any] | None
+    """95 % limits of the share of labels of the group (Clopper and Pearson), if every cell has a label; else null."""
+
+    components: ComponentsOut
+    """Variance of the patient's share by source; the three add up."""
+
+    thresholds: list[ThresholdOut]
+    """Decisions at the thresholds of the policy."""
 
 
 class HealthOut(BaseModel):
@@ -1583,8 +1637,8 @@ class PolicyIn(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
     )
-    rule: Literal["disagreement", "expected_gain", "capacity", "graded"] = "disagreement"
-    """Rule for second reads: `disagreement`: disagreement probability above `threshold`; `expected_gain`: expected gain of a label above `threshold`; `capacity`: the most uncertain cells up to `capacity_per_day`; `graded`: a probability that grows with disagreement, up to `capacity_per_day`."""
+    rule: Literal["disagreement", "expected_gain", "capacity", "graded", "specimen_value"] = "disagreement"
+    """Rule for second reads: `disagreement`: disagreement probability above `threshold`; `expected_gain`: expected gain of a label above `threshold`; `capacity`: the most uncertain cells up to `capacity_per_day`; `graded`: a probability that grows with disagreement, up to `capacity_per_day`; `specimen_value`: the cells of each specimen whose second read is worth most for `specimen_goal`, up to `reads_per_specimen`."""
 
     threshold: float | None = None
     """Limit above which a cell gets a second read, 0 to below 1; required for `disagreement` and `expected_gain`, else null."""
@@ -1622,6 +1676,15 @@ class PolicyIn(BaseModel):
     require_qualification: bool = False
     """True gives reads only to qualified annotators."""
 
+    reporting_groups: Annotated[list[ReportingGroupIn], Field(validate_default=True)] = []
+    """Classes whose shares of a specimen are reported together; each class belongs to one group at most."""
+
+    reads_per_specimen: int | None = None
+    """Cells of each specimen that are read twice, 1 to 500; required for `specimen_value`, else null."""
+
+    specimen_goal: Literal["share", "decision"] | None = None
+    """What the cells of a specimen are chosen for: `decision`, at the thresholds of the groups, or `share`; null unless the rule is `specimen_value`, which takes `decision` by default."""
+
     urgent: Annotated[list[UrgentClassIn], Field(validate_default=True)] = []
     """Classes that bring a patient forward: if a new cell's probability of `class` is more than `above`, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
 
@@ -1638,8 +1701,8 @@ class PolicyOut(BaseModel):
     current: bool
     """True for the version in force."""
 
-    rule: Literal["disagreement", "expected_gain", "capacity", "graded"]
-    """Rule for second reads: `disagreement`: disagreement probability above `threshold`; `expected_gain`: expected gain of a label above `threshold`; `capacity`: the most uncertain cells up to `capacity_per_day`; `graded`: a probability that grows with disagreement, up to `capacity_per_day`."""
+    rule: Literal["disagreement", "expected_gain", "capacity", "graded", "specimen_value"]
+    """Rule for second reads: `disagreement`: disagreement probability above `threshold`; `expected_gain`: expected gain of a label above `threshold`; `capacity`: the most uncertain cells up to `capacity_per_day`; `graded`: a probability that grows with disagreement, up to `capacity_per_day`; `specimen_value`: the cells of each specimen whose second read is worth most for `specimen_goal`, up to `reads_per_specimen`."""
 
     threshold: float | None
     """Limit above which a cell gets a second read, 0 to below 1; required for `disagreement` and `expected_gain`, else null."""
@@ -1676,6 +1739,15 @@ class PolicyOut(BaseModel):
 
     require_qualification: bool
     """True gives reads only to qualified annotators."""
+
+    reporting_groups: list[ReportingGroupOut]
+    """Classes whose shares of a specimen are reported together; each class belongs to one group at most."""
+
+    reads_per_specimen: int | None
+    """Cells of each specimen that are read twice, 1 to 500; required for `specimen_value`, else null."""
+
+    specimen_goal: Literal["share", "decision"] | None
+    """What the cells of a specimen are chosen for: `decision`, at the thresholds of the groups, or `share`; null unless the rule is `specimen_value`, which takes `decision` by default."""
 
     urgent: list[UrgentClassOut]
     """Classes that bring a patient forward: if a new cell's probability of `class` is more than `above`, all open reads of its patient are due within `hours`. Cells without a patient keep their due date."""
@@ -2354,6 +2426,35 @@ class ReleasesOut(BaseModel):
     """Model releases, newest first."""
 
 
+class ReportingGroupIn(BaseModel):
+    """Classes whose shares are reported as one, with thresholds."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    group: str
+    """Name of the group, 1 to 200 characters, unique in the policy."""
+
+    classes: list[str]
+    """Codes of its classes, 1 to 100."""
+
+    thresholds: list[ShareThresholdIn] | None = None
+    """Shares at which the group decides something, at most 5."""
+
+
+class ReportingGroupOut(BaseModel):
+    """Classes whose shares are reported as one."""
+
+    group: str
+    """Name of the group, 1 to 200 characters, unique in the policy."""
+
+    classes: list[str]
+    """Codes of its classes, 1 to 100."""
+
+    thresholds: list[ShareThresholdOut]
+    """Shares at which the group decides something, at most 5."""
+
+
 class RequestOut(BaseModel):
     """A planned read, its reason, and its state."""
 
@@ -2566,11 +2667,11 @@ class SecondReadsOut(BaseModel):
     policy_version: int
     """Version of the policy in force."""
 
-    by: Literal["disagreement", "expected_gain"]
-    """Score by which the policy orders cells: `disagreement` or `expected_gain`."""
+    by: Literal["disagreement", "expected_gain", "specimen_value"]
+    """Score by which the policy orders cells: `disagreement` or `expected_gain`; `specimen_value`: it chooses by specimen."""
 
     share: float | None
-    """Share of the cells that the policy selects for a second read, 0 to 1, without random-sample reads; null without cells, or while a daily rule has no threshold."""
+    """Share of the cells that the policy selects for a second read, 0 to 1, without random-sample reads; null without cells, while a daily rule has no threshold, or if the rule chooses by specimen."""
 
     caught: MetricOut | None
     """Share of the disagreements in the selected cells, 0 to 1; null before the first disagreement. Random second reads would catch `share`."""
@@ -2655,6 +2756,39 @@ class SetReportOut(BaseModel):
     """Simulated probability of passing; null for training sets."""
 
 
+class ShareOut(BaseModel):
+    """A share with its 95 % interval."""
+
+    share: float
+    """The share, 0 to 1. It ignores outcomes."""
+
+    interval: list[Any]
+    """Limits of the 95 % interval, 0 to 1."""
+
+
+class ShareThresholdIn(BaseModel):
+    """A share of a group that matters, and the cost of a miss in costs of a false alarm."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    at: float
+    """Share of the patient's cells that the group must reach, above 0 to below 1."""
+
+    miss_cost: float = 1.0
+    """Cost of a missed share above the threshold, in costs of a false alarm, above 0 to 1,000."""
+
+
+class ShareThresholdOut(BaseModel):
+    """A share of a group that matters."""
+
+    at: float
+    """Share of the patient's cells that the group must reach, above 0 to below 1."""
+
+    miss_cost: float
+    """Cost of a missed share above the threshold, in costs of a false alarm, above 0 to 1,000."""
+
+
 class SinceFirst(BaseModel):
     """Changes since the first champion, or the reason why they are unknown."""
 
@@ -2704,6 +2838,143 @@ class SiteThresholds(BaseModel):
 
     steps: list[list[Any]]
     """Pairs of the largest weight of a new patient and its threshold of probability, both rising."""
+
+
+class SpecimenCellOut(BaseModel):
+    """Result of one cell; the same whether it was stored now or before."""
+
+    external_id: str
+    """Name of the file as sent, without folder. The stored external id is that of the specimen, a slash, and this name."""
+
+    case: str | None = None
+    """Id of the cell; null if it was refused."""
+
+    status: Literal["stored", "refused"]
+    """`stored`: the cell is stored, by this request or an earlier one; `refused`: it is not, see `detail`."""
+
+    detail: str | None = None
+    """Why the cell was refused; null if it was not."""
+
+    same_image_as: str | None = None
+    """Id of the first cell with the same pixels, of any specimen; null without one."""
+
+
+class SpecimenCellsOut(BaseModel):
+    """Results of the cells of a request, in its order."""
+
+    specimen: str
+    """Id of the specimen."""
+
+    results: list[SpecimenCellOut]
+    """One result per cell: in the order of the parts, or of the names in the zip, after which come files that are no images."""
+
+    n_stored: int
+    """Number of cells that are stored."""
+
+    n_refused: int
+    """Number of cells that were refused."""
+
+    summary: SpecimenOut
+
+
+class SpecimenIn(BaseModel):
+    """A specimen before its cells."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    external_id: str
+    """Identifier of the specimen in the laboratory, unique in the service."""
+
+    patient: str | None = None
+    """Code of the patient, for all cells of the specimen; null: none."""
+
+    site: str | None = None
+    """Name of the site; null: not recorded."""
+
+    collected_at: AwareDatetime | None = None
+    """Time at which the specimen was taken, ISO 8601 with a time zone; null: not known."""
+
+
+class SpecimenOut(BaseModel):
+    """A specimen with its shares, and what would settle them."""
+
+    n_cells: int = 0
+    """Number of cells that enter; an image that came twice enters once."""
+
+    release: str | None = None
+    """Id of the model release whose predictions enter; null without cells."""
+
+    mix: Literal["own", "training"] = "training"
+    """`own`: the cells are weighted by the specimen's own class mix; `training`: by that of the calibration cells, with fewer than 20 cells."""
+
+    groups: list[GroupShareOut] | None = None
+    """Shares of the reporting groups of the policy; of each class if it has none."""
+
+    deciding_cells: list[DecidingCellOut] | None = None
+    """At most 10 cells of which a further read is worth most, the best first; empty once every threshold is decided."""
+
+    reads: Annotated[SpecimenReadsOut, Field(validate_default=True)] = {
+        "labels": 0,
+        "annotators": 0,
+    }
+    """Final blinded labels of the cells."""
+
+    assumes: list[str] | None = None
+    """What the intervals leave out, a sentence each."""
+
+    warnings: list[str] | None = None
+    """Limits of these shares, a sentence each."""
+
+    specimen: str
+    """Id of the specimen."""
+
+    external_id: str
+    """Identifier of the specimen in the laboratory, unique in the service."""
+
+    patient: str | None
+    """Code of the patient, for all cells of the specimen; null: none."""
+
+    site: str | None
+    """Name of the site; null: not recorded."""
+
+    collected_at: AwareDatetime | None
+    """Time at which the specimen was taken, ISO 8601 with a time zone; null: not known."""
+
+    created_at: AwareDatetime
+    """Time of creation, in UTC."""
+
+    state: Literal["open", "decided", "signed"]
+    """`decided`: every threshold of every group is decided; `open`: not, or there is no threshold; `signed`: a person has signed it."""
+
+    version: int
+    """Number of times that the shares have changed, from 1; 0: not computed yet."""
+
+    computed_at: AwareDatetime | None
+    """Time at which the shares were computed, in UTC; null: not yet."""
+
+    stale: bool
+    """True if a cell, a label or a setting has changed since the shares were computed."""
+
+
+class SpecimenReadsOut(BaseModel):
+    """Blinded labels of a specimen's cells."""
+
+    labels: int = 0
+    """Number of labels."""
+
+    annotators: int = 0
+    """Number of annotators who gave them."""
+
+
+class SpecimensOut(BaseModel):
+    """A page of specimens."""
+
+    items: list[SpecimenOut]
+    """Specimens, newest first."""
+
+    next_cursor: str | None
+    """Value of `cursor` for the next page; null on the last page."""
 
 
 class StepOut(BaseModel):
@@ -2777,6 +3048,28 @@ class TargetsOut(BaseModel):
 
     hours: float
     """Time in which nine of ten planned reads are answered, in hours, above 0 to 8,760."""
+
+
+class ThresholdOut(BaseModel):
+    """Whether the patient's share of a group reaches a threshold."""
+
+    at: float
+    """The threshold, a share above 0 and below 1."""
+
+    miss_cost: float
+    """Cost of a missed share above the threshold, in costs of a false alarm."""
+
+    probability_above: float
+    """Probability that the patient's share reaches the threshold."""
+
+    decision: Literal["above", "below", "open"]
+    """`above` or `below` if the probability of an error is below 2 %; else `open`. Fewer than 50 cells are never `below`."""
+
+    expected_loss: float
+    """Expected loss of the better decision, in costs of a false alarm."""
+
+    settled: bool
+    """True if all further reads together would change the side with a probability below 2 %. An open decision then needs more cells."""
 
 
 class TrainedOnOut(BaseModel):
@@ -2889,6 +3182,9 @@ class WorkOut(BaseModel):
 
     near_duplicate: bool
     """True if it resembles another cell of the same patient that has a second read."""
+
+    deciding: bool
+    """True if a read of it would help most to decide on its specimen; these cells come first."""
 
     requests: list[RequestOut]
     """Planned reads of the cell, in order."""
