@@ -43,7 +43,7 @@ def add_specimen(
     once: Idempotent,
     session: WriteSession,
 ) -> Response:
-    """Add a specimen. Send its cells to it; the same specimen again returns the stored one."""
+    """Create a specimen. Send its cells to it; the same specimen again returns the stored one."""
     return once(
         session,
         body,
