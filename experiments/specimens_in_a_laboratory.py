@@ -80,9 +80,10 @@ class World:
         one = Specimen(key, cells, CLASSES, DirichletCpe(served, np.log(alpha)), MIX)
         return Patient(one, experts, self.answered(experts).mean(axis=0), float((mix @ self.answers)[0]))
 
-    def label(self, patient: Patient, cell: int, annotator: int, rng: np.random.Generator) -> int:
-        """One annotator's answer about a cell."""
-        return int(rng.choice(len(CLASSES), p=self.answered(patient.experts[[cell]])[annotator, 0]))
+    def labels(self, experts: FloatArray, annotators: IntArray, rng: np.random.Generator) -> IntArray:
+        """Answers about cells (n, K), each by one annotator."""
+        below = self.answered(experts)[annotators, np.arange(len(experts))].cumsum(axis=1)
+        return np.asarray((rng.random((len(experts), 1)) > below[:, :-1]).sum(axis=1))
 
 
 def _concentration(probs: FloatArray) -> npt.NDArray[np.float64]:
