@@ -1,7 +1,9 @@
 """Shares of reporting groups in a specimen and in its patient, with intervals, components of variance and decisions.
 
 Slide: S = Σ q_i / n, the panel's share on these cells. Patient: θ = W_0 q_0 + Σ W_i q_i, W ~ Dir(κ, 1, …, 1),
-q_0 ~ Dir(κ m), which for certain cells is Beta(κ m_g + x, κ (1 − m_g) + n − x).
+q_0 ~ Dir(κ m), which for certain cells is Beta(κ m_g + x, κ (1 − m_g) + n − x). Limits do not lean on the prior: the
+upper one is that of Beta(max(κ m_g, ¾) + x, min(κ (1 − m_g), ¼) + n − x), the lower one is its mirror image. For
+certain cells they cover any share with at least .93, between Jeffreys' limits (.90) and Clopper and Pearson's (.95).
 """
 
 from collections.abc import Sequence
@@ -34,6 +36,8 @@ LARGEST_R_HAT = 1.05
 #: Cells below which a share is never decided to be below a threshold.
 FEWEST_FOR_BELOW = 50
 _TAILS = (0.025, 0.975)
+#: Cells that the prior counts for the nearer side of a patient's limit at most, and for the further side at least.
+LIMIT_CELLS = (0.25, 0.75)
 # equally likely values of the annotators' tilt, over which variances are averaged
 _TILTS = 25
 
@@ -168,7 +172,7 @@ def measure_specimen(
         moves = shift, label_part[g] * _tilt(specimen, taught), draws.draw_of_chain
         of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, float(mix[membership == g].sum()), *moves)
         numbers = raw, int(counts[g]), values[back[0], g], delta * resolved
-        shares.append(_group_share(specimen, group, of_group, noise, *numbers))
+        shares.append(_group_share(specimen, group, of_group, noise, rng, *numbers))
     in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, [known.of(group.name) for group in groups])
     return SpecimenShares(len(rows), "own" if own else "training", resolved, sweeps, tuple(shares), *in_order)
 
@@ -273,6 +277,7 @@ def _group_share(
     group: Group,
     draws: _GroupDraws,
     noise: FloatArray,
+    rng: np.random.Generator,
     raw: LogitShare,
     count: int,
     values: FloatArray,
@@ -287,7 +292,7 @@ def _group_share(
         group=group.name,
         count=count,
         slide=Share.of(slide),
-        patient=Share.of(theta),
+        patient=_patient_share(theta, weighted, draws, rng),
         components=components,
         thresholds=tuple(_decide(theta, readable, t, n, delta) for t in group.thresholds),
         counted=_counted(specimen, group),
@@ -297,6 +302,17 @@ def _group_share(
         read_values=values,
         decision_values=sum((value_for_decision(theta, moved, t) for t in group.thresholds), np.zeros(n)),
     )
+
+
+def _patient_share(theta: FloatArray, weighted: FloatArray, draws: _GroupDraws, rng: np.random.Generator) -> Share:
+    """Mean of θ, with limits of other prior counts: the cells that were sampled have the weight Gamma(n) together."""
+    prior, (least, most) = draws.kappa * np.array([draws.mix, 1 - draws.mix]), LIMIT_CELLS
+    cells = rng.standard_gamma(draws.n_cells, weighted.shape)
+    limits = []
+    for side, (inside, others) in ((weighted, prior), (1 - weighted, prior[::-1])):
+        more, rest = (rng.standard_gamma(count, cells.shape) for count in (max(inside, most), min(others, least)))
+        limits.append(float(np.quantile((cells * side + more) / (cells + more + rest), _TAILS[1])))
+    return Share(float(theta.mean()), 1 - limits[1], limits[0])
 
 
 def _decide(theta: FloatArray, readable: float, threshold: Threshold, n_cells: int, delta: float) -> ThresholdDecision:

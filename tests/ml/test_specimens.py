@@ -175,8 +175,7 @@ def test_certain_cells_have_one_share_and_a_mix_of_counts() -> None:
     share = measure_specimen(one, [BLASTS]).groups[0]
     assert (share.slide.share, share.slide.low, share.slide.high) == pytest.approx((0.03, 0.03, 0.03))
     shapes = 2 * MIX[0] + 3, 2 * (1 - MIX[0]) + 97
-    assert share.patient.low == pytest.approx(betaincinv(*shapes, 0.025), abs=0.003)
-    assert share.patient.high == pytest.approx(betaincinv(*shapes, 0.975), abs=0.008)
+    assert share.patient.share == pytest.approx(shapes[0] / sum(shapes), abs=0.001)
     assert share.components.total == pytest.approx(scipy.stats.beta(*shapes).var(), rel=1e-6)
     order = one.order[1]
     draws = sample_own_mix(one.members().mean, MIX[order], 2.0, seeded("a"), chains=2000)
@@ -294,17 +293,32 @@ def test_components_are_the_nested_variances_in_their_order() -> None:
     assert result.groups[0].patient.low == pytest.approx(np.quantile(theta, 0.025), abs=0.03)
 
 
-def test_the_patients_share_of_certain_cells_is_covered() -> None:
-    limits, mix = [], np.array([0.177, 0.2, 0.323, 0.3])
-    for x in range(16):
-        one = replace(specimen(certain_cells([x, 20, 50 - x, 30]), target="label"), mix=mix)
+def patient_limits(x: IntArray, n: int, prior: float, others: float) -> FloatArray:
+    """Limits (2, X) of the patient's share for certain cells."""
+    low = betaincinv(np.minimum(prior, 0.25) + x, max(others, 0.75) + n - x, 0.025)
+    return np.array([low, betaincinv(max(prior, 0.75) + x, np.minimum(others, 0.25) + n - x, 0.975)])
+
+
+@pytest.mark.parametrize("blasts", [0.005, 0.177, 0.48])
+def test_the_patients_limits_for_certain_cells_are_those_of_beta_distributions(blasts: float) -> None:
+    mix = np.array([blasts, 0.2, 0.5 - blasts, 0.3])
+    for x in (0, 1, 7, 60):
+        one = replace(specimen(certain_cells([x, 20, 50 - x // 2, 30 - x + x // 2]), target="label"), mix=mix)
         share = measure_specimen(replace(one, key=str(x)), [BLASTS]).groups[0]
-        limits.append((share.patient.low, share.patient.high))
-        exact = betaincinv(2 * 0.177 + x, 2 * 0.823 + 100 - x, [0.025, 0.975])
-        assert limits[-1] == pytest.approx(exact, abs=0.012)
-    for share in (0.005, 0.01, 0.02, 0.05):
-        covered = [low <= share <= high for low, high in limits]
-        assert scipy.stats.binom.pmf(np.flatnonzero(covered), 100, share).sum() > 0.93
+        exact = patient_limits(np.array([x]), 100, 2 * blasts, 2 - 2 * blasts)[:, 0]
+        assert (share.patient.low, share.patient.high) == pytest.approx(exact, abs=0.008)
+        assert share.patient.share == pytest.approx((2 * blasts + x) / 102, abs=0.002)
+
+
+@pytest.mark.parametrize("n", [20, 50, 100, 400])
+def test_the_patients_share_of_certain_cells_is_covered_whatever_the_prior(n: int) -> None:
+    x = np.arange(n + 1)
+    shares = np.concatenate([np.geomspace(1e-4, 0.05, 120), np.linspace(0.05, 0.95, 91)])
+    chance = scipy.stats.binom.pmf(x, n, shares[:, None])
+    for kappa, mix in product((0.5, 2.0, 5.0), (0.001, 0.02, 0.1, 0.3, 0.6, 0.95)):
+        low, high = patient_limits(x, n, kappa * mix, kappa * (1 - mix))
+        covered = (low <= shares[:, None]) & (shares[:, None] <= high)
+        assert (chance * covered).sum(axis=1).min() > 0.93
 
 
 def test_clopper_and_pearson_stand_beside_it_once_every_cell_is_read() -> None:
