@@ -10,6 +10,7 @@ after a few reads, chosen in several ways.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,6 @@ from ml.specimens.cells import Group, Specimen, Threshold
 from ml.specimens.laboratory import (
     GroupKnowledge,
     Laboratory,
-    LogitShare,
     annotator_tilt,
     coverage_by_band,
     fit_kappa,
@@ -114,7 +114,7 @@ def _concentration(probs: FloatArray) -> npt.NDArray[np.float64]:
 
 
 class SimulatedLaboratory:
-    """A world of which a laboratory learns from completely read specimens: two labels of each cell."""
+    """A world of which completely read specimens are known: two labels of each cell."""
 
     def __init__(self, seed: int, shift: float, n_learned: int) -> None:
         self.world, self.shift = World(seed), shift
@@ -136,7 +136,7 @@ class SimulatedLaboratory:
 
     def knows(self, count: int) -> Laboratory:
         """What so many specimens taught."""
-        some: list[LogitShare] = self.predicted[:count]
+        some = self.predicted[:count]
         found = fit_shift(some, self.truth[:count].tolist(), [one.label_noise / 2 for one in some])
         return Laboratory(self.kappa, {"blasts": GroupKnowledge(self.tilt, found.sd, count)})
 
@@ -145,10 +145,10 @@ class SimulatedLaboratory:
         return measure_specimen(one, [BLASTS], known).groups[0]
 
 
-def coverage_rows(laboratories: list[SimulatedLaboratory], n_patients: int) -> list[dict[str, object]]:
+def coverage_rows(laboratories: list[SimulatedLaboratory], n_patients: int) -> list[dict[str, Any]]:
     """Coverage of slides and patients, by band of the share, with so many specimens to learn from."""
     cohorts = [(one, one.patients("covered", n_patients)) for one in laboratories]
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for count in LEARNED_FROM:
         slides, shares, patients = [], [], []
         for laboratory, cohort in cohorts:
@@ -192,7 +192,13 @@ def losses_by_rule(laboratory: SimulatedLaboratory, n_patients: int) -> Mapping[
         shares, counts = list(before), np.zeros((n_patients, N_CELLS, len(CLASSES)), dtype=np.int64)
         asked: list[set[int]] = [set() for _ in cohort]
         for _ in range(ROUNDS):
-            score = np.array([_score(rule, *pair, laboratory.rng) for pair in zip(cohort, shares, strict=True)])
+            by_rule = {
+                "at random": laboratory.rng.random((n_patients, N_CELLS)),
+                "by disagreement": np.array([one.specimen.prior.disagreement_probs for one in cohort]),
+                "by value for the share": np.array([share.read_values for share in shares]),
+                "by value for the decision": np.array([share.decision_values for share in shares]),
+            }
+            score = by_rule[rule]
             score[counts.sum(axis=2) >= 2] = -1  # at most two labels of a cell
             chosen = np.argsort(-score, axis=None, kind="stable")[:n_reads]
             for row in sorted(set((chosen // N_CELLS).tolist())):
@@ -207,16 +213,6 @@ def losses_by_rule(laboratory: SimulatedLaboratory, n_patients: int) -> Mapping[
     return found
 
 
-def _score(rule: str, patient: Patient, share: GroupShare, rng: np.random.Generator) -> FloatArray:
-    by_rule = {
-        "at random": rng.random(N_CELLS),
-        "by disagreement": patient.specimen.prior.disagreement_probs,
-        "by value for the share": share.read_values,
-        "by value for the decision": share.decision_values,
-    }
-    return by_rule[rule]
-
-
 def reproduce(setting: Setting) -> Reproduction:
     """Both tables."""
     n_laboratories, n_covered, n_decided = (2, 4, 8) if setting.quick else (N_LABORATORIES, N_COVERED, N_DECIDED)
@@ -224,7 +220,7 @@ def reproduce(setting: Setting) -> Reproduction:
     laboratories = {shift: [SimulatedLaboratory(seed, shift, LEARNED_FROM[-1]) for seed in seeds] for shift in SHIFTS}
     covered = [row for shift in SHIFTS for row in coverage_rows(laboratories[shift], n_covered)]
     by_rule = [losses_by_rule(one, n_decided) for one in laboratories[SHIFTS[1]]]
-    lost: list[dict[str, object]] = []
+    lost: list[dict[str, Any]] = []
     for rule in by_rule[0]:
         loss = 1000 * np.array([found[rule] for found in by_rule])
         fewer = loss - 1000 * np.array([found["no read"] for found in by_rule])
@@ -244,17 +240,17 @@ def reproduce(setting: Setting) -> Reproduction:
     return Reproduction("Shares of specimens in a simulated laboratory", [*covered, *lost], text, {})
 
 
-def _coverage_table(rows: list[dict[str, object]]) -> str:
+def _coverage_table(rows: list[dict[str, Any]]) -> str:
     bands = [f"{low:.0%} to {high:.0%}" for low, high in pairwise(BANDS)]
     lines = [f"| shift | learned from | fitted | slide | patient | {' | '.join(bands)} |", "|---" * 8 + "|"]
     for row in rows:
-        inside = [f"{share:.3f} of {n}" for share, n in zip(row["bands"], row["specimens"], strict=True)]  # type: ignore[call-overload]
+        inside = [f"{share:.3f} of {n}" for share, n in zip(row["bands"], row["specimens"], strict=True)]
         first = f"| {row['shift']} | {row['learned from']} | {row['fitted']:.2f} | {row['slide']:.3f} "
         lines.append(f"{first}| {row['patient']:.3f} | {' | '.join(inside)} |")
     return "\n".join(lines) + "\n"
 
 
-def _loss_table(rows: list[dict[str, object]]) -> str:
+def _loss_table(rows: list[dict[str, Any]]) -> str:
     places = list(dict.fromkeys((row["threshold"], row["truth"]) for row in rows))
     lines = [f"| reads | {' | '.join(f'{at:.0%}, {truth}' for at, truth in places)} |", "|---" * 5 + "|"]
     for rule in dict.fromkeys(row["reads"] for row in rows):
