@@ -20,6 +20,7 @@ QUICK = {
     "reader_drift": "--years 2 --shifts 2",
     "scale": "",
     "selection": "--laboratories 2 --cases 300",
+    "specimens_in_a_laboratory": "--quick",
 }
 
 

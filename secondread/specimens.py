@@ -6,11 +6,11 @@ from ml.specimens.laboratory import (
     GroupKnowledge,
     Laboratory,
     LogitShare,
-    Stretch,
+    PatientShift,
     annotator_tilt,
     coverage_by_band,
     fit_kappa,
-    fit_stretch,
+    fit_shift,
 )
 from ml.specimens.reads import choose_reads
 from ml.specimens.shares import Components, GroupShare, Share, SpecimenShares, ThresholdDecision, measure_specimen
@@ -24,10 +24,10 @@ __all__ = [
     "Laboratory",
     "LogitShare",
     "NamedReads",
+    "PatientShift",
     "Share",
     "Specimen",
     "SpecimenShares",
-    "Stretch",
     "Threshold",
     "ThresholdDecision",
     "annotator_tilt",
@@ -35,6 +35,6 @@ __all__ = [
     "choose_reads",
     "coverage_by_band",
     "fit_kappa",
-    "fit_stretch",
+    "fit_shift",
     "measure_specimen",
 ]

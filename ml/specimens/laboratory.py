@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import chdtri, expit, gammaln, logit
+from scipy.optimize import brentq
+from scipy.special import chdtri, gammaln, logit
 
 from ml.annotations import Annotations
 from ml.dataframes import refuse_row_names
@@ -17,9 +18,10 @@ from ml.util.arrays import FloatArray
 
 #: κ without specimens, and the range of a fitted one; the spread of ln κ in laboratories is a weak prior.
 DEFAULT_KAPPA, KAPPA_RANGE, LOG_KAPPA_SD = 2.0, (0.5, 5.0), 0.5
-#: Completely read specimens below which cells count as independent, and from which the quantile is conformal.
-FEWEST_SPECIMENS, FEWEST_FOR_CONFORMAL = 20, 50
-_LEVEL = 0.95
+#: Completely read specimens below which cells count as independent.
+FEWEST_SPECIMENS = 20
+#: Largest shift that is fitted.
+MOST_SHIFT = 20.0
 # rounds of expectation–maximisation, with chains and sweeps of each; a round moves ln κ by less and less
 _ROUNDS, _FIT_CHAINS, _FIT_SWEEPS = 12, 10, 30
 _GRID = np.geomspace(*KAPPA_RANGE, 61)
@@ -30,12 +32,12 @@ class GroupKnowledge:
     """What a laboratory taught about one reporting group; the defaults are those of a new one."""
 
     tilt: float | None = None  # σ_b of an annotator's tilt on a share's log-odds (``annotator_tilt``); None if unknown
-    stretch: float = 1.0  # factor of the spread of a share on the log-odds (``fit_stretch``)
-    n_specimens: int = 0  # completely read specimens that the factor was fitted from
+    shift: float = 0.0  # σ of the shift that the logits of all cells of a patient share (``fit_shift``)
+    n_specimens: int = 0  # completely read specimens that the shift was fitted from
 
     def __post_init__(self) -> None:
-        if not 0 < self.stretch < np.inf or not 0 <= (self.tilt or 0.0) < np.inf:
-            raise ValueError(f"stretch must be positive, tilt not negative: {self}")
+        if not 0 <= self.shift < np.inf or not 0 <= (self.tilt or 0.0) < np.inf:
+            raise ValueError(f"tilt and shift must not be negative: {self}")
 
 
 @dataclass(frozen=True)
@@ -56,21 +58,13 @@ class Laboratory:
 
 @dataclass(frozen=True)
 class LogitShare:
-    """Draws of a slide's share on the log-odds with half a cell added, before stretch and tilt; limits of 95 %."""
+    """A slide's share on the log-odds with half a cell added, before shift and tilt."""
 
     n_cells: int
     mean: float
     variance: float
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, shares: FloatArray, n_cells: int) -> "LogitShare":
-        """Describe draws of a share."""
-        logits = half_cell_logit(shares, n_cells)
-        low, median, high = np.quantile(logits, [(1 - _LEVEL) / 2, 0.5, (1 + _LEVEL) / 2])
-        return cls(n_cells, float(logits.mean()), float(logits.var()), float(low), float(median), float(high))
+    sensitivity: float  # a, how far a shift of the logits of all cells moves it: Σ E q (1 − E q) / (n S (1 − S))
+    label_noise: float  # variance that the share by one label of each cell adds, at least
 
 
 def half_cell_logit(share: npt.ArrayLike, n_cells: int) -> FloatArray:
@@ -78,51 +72,44 @@ def half_cell_logit(share: npt.ArrayLike, n_cells: int) -> FloatArray:
     return np.asarray(logit((n_cells * np.asarray(share, dtype=np.float64) + 0.5) / (n_cells + 1)))
 
 
-def stretched(shares: FloatArray, n_cells: int, factor: float) -> FloatArray:
-    """Draws of a share with their distance from the median multiplied on the log-odds."""
-    if factor == 1.0:
-        return shares
-    logits = half_cell_logit(shares, n_cells)
-    median = np.median(logits)
-    return np.asarray(np.clip((expit(median + factor * (logits - median)) * (n_cells + 1) - 0.5) / n_cells, 0.0, 1.0))
+class PatientShift(NamedTuple):
+    """Shift of the logits that all cells of a patient share."""
 
-
-class Stretch(NamedTuple):
-    """Factor of the spread."""
-
-    factor: float  # 1 below 20 specimens; √ρ⁺; from 50 on the conformal quantile in half widths of the raw interval
+    sd: float  # σ⁺, its upper limit at 75 %; 0 below 20 specimens
     rho: float  # squared errors over what they would be if cells were independent, at least 1
     n_specimens: int
-    kind: Literal["independent", "overdispersion", "conformal"]
 
 
-def fit_stretch(predicted: Sequence[LogitShare], truth: Sequence[float]) -> Stretch:
+def fit_shift(predicted: Sequence[LogitShare], truth: Sequence[float], noise: npt.ArrayLike = 0.0) -> PatientShift:
     """Learn how far errors of cells of one patient hang together.
 
-    ρ = max(1, Σ(ℓ(S) − ℓ(truth))² / Σ Var ℓ(S)), ρ⁺ = ρ R / χ²_{.25, R}. From 50 specimens on the conformal quantile of
-    the errors in half widths of the raw interval, each on its side of the median. Shares of one group in R completely
-    read specimens of held-out patients are predicted without their labels, and true by all of them.
+    A shift with standard deviation σ adds σ² a² to the variance of a share's log-odds. σ⁺ solves
+    Σ(ℓ(S) − ℓ(truth))² / (Var ℓ(S) + noise + σ² a²) = χ²_{.25, R}. Shares of one group in R completely read specimens
+    of held-out patients are predicted without their labels, and true by all of them. The truth has ``noise`` on the
+    log-odds: ``label_noise`` over the labels of a cell, unless a label is a cell's truth.
+
+    Sources: Paule and Mandel 1982; Viechtbauer 2007 (limits of a variance between studies).
 
     Raises:
         ValueError: not as many of one as of the other.
     """
+    refuse_row_names(noise=noise)
     if len(predicted) != len(truth):
         raise ValueError(f"{len(predicted)} predicted shares and {len(truth)} true ones")
     count = len(truth)
     if count < FEWEST_SPECIMENS:
-        return Stretch(1.0, 1.0, count, "independent")
+        return PatientShift(0.0, 1.0, count)
     target = np.array([half_cell_logit(t, p.n_cells) for t, p in zip(truth, predicted, strict=True)])
-    means, variances = np.array([p.mean for p in predicted]), np.array([p.variance for p in predicted])
-    rho = max(1.0, float(((means - target) ** 2).sum() / max(variances.sum(), 1e-12)))
-    if count < FEWEST_FOR_CONFORMAL:
-        upper = rho * count / float(chdtri(count, 0.75))
-        return Stretch(float(np.sqrt(upper)), rho, count, "overdispersion")
-    low, median, high = (np.array([getattr(p, name) for p in predicted]) for name in ("low", "median", "high"))
-    error = target - median
-    width = np.where(error > 0, high - median, median - low)
-    scores = np.sort(np.abs(error) / np.maximum(width, 1e-6))
-    rank = min(count, int(np.ceil(_LEVEL * (count + 1))))
-    return Stretch(max(float(scores[rank - 1]), 1e-3), rho, count, "conformal")
+    mean, variance, a = np.array([(p.mean, p.variance, p.sensitivity) for p in predicted]).T
+    squares, known = (mean - target) ** 2, np.maximum(variance + noise, 1e-12)
+
+    def surplus(shift: float) -> float:
+        return float((squares / (known + shift**2 * a**2)).sum() - chdtri(count, 0.75))
+
+    shift = 0.0 if surplus(0.0) <= 0 else MOST_SHIFT
+    if surplus(0.0) > 0 > surplus(MOST_SHIFT):
+        shift = brentq(surplus, 0.0, MOST_SHIFT)
+    return PatientShift(float(shift), max(1.0, float((squares / known).mean())), count)
 
 
 class CoverageBand(NamedTuple):

@@ -1,7 +1,9 @@
 """Shares of reporting groups in a specimen and in its patient, with intervals, components of variance and decisions.
 
 Slide: S = Σ q_i / n, the panel's share on these cells. Patient: θ = W_0 q_0 + Σ W_i q_i, W ~ Dir(κ, 1, …, 1),
-q_0 ~ Dir(κ m), which for certain cells is Beta(κ m_g + x, κ (1 − m_g) + n − x).
+q_0 ~ Dir(κ m), which for certain cells is Beta(κ m_g + x, κ (1 − m_g) + n − x). Limits do not lean on the prior: the
+upper one is that of Beta(max(κ m_g, ¾) + x, min(κ (1 − m_g), ¼) + n − x), the lower one is its mirror image. For
+certain cells they cover any share with at least .93, between Jeffreys' limits (.90) and Clopper and Pearson's (.95).
 """
 
 from collections.abc import Sequence
@@ -12,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, ndtri
 
+from ml.distributions.families import moment_matched
 from ml.specimens.cells import Group, Specimen, Threshold, seeded
-from ml.specimens.laboratory import FEWEST_SPECIMENS, GroupKnowledge, Laboratory, LogitShare, stretched
+from ml.specimens.laboratory import FEWEST_SPECIMENS, GroupKnowledge, Laboratory, LogitShare, half_cell_logit
 from ml.specimens.own_mix import (
     FEWEST_FOR_OWN_MIX,
     MOST_SWEEPS,
     SWEEPS,
+    MixDraws,
     QSums,
     effective_number,
     sample_own_mix,
@@ -25,13 +29,15 @@ from ml.specimens.own_mix import (
     sum_expert_shares,
 )
 from ml.specimens.reads import expected_loss, reads_are_settled, value_for_decision, value_reads
-from ml.util.arrays import EqualByValue, FloatArray
+from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 #: R̂ above which the sweeps are doubled, and the answer then is not resolved.
 LARGEST_R_HAT = 1.05
 #: Cells below which a share is never decided to be below a threshold.
 FEWEST_FOR_BELOW = 50
 _TAILS = (0.025, 0.975)
+#: Cells that the prior counts for the nearer side of a patient's limit at most, and for the further side at least.
+LIMIT_CELLS = (0.25, 0.75)
 # equally likely values of the annotators' tilt, over which variances are averaged
 _TILTS = 25
 
@@ -96,7 +102,7 @@ class GroupShare(EqualByValue):
     counted: tuple[float, float] | None  # Clopper and Pearson's limits of the labels' count, if every cell has a label
     r_hat: float  # split R̂ of S
     n_effective: float  # independent draws of S
-    raw: LogitShare  # S before stretch and tilt, for ``fit_stretch``
+    raw: LogitShare  # S before shift and tilt, for ``fit_shift``
     read_values: FloatArray  # (n,) v, expected fall of the squared error of S by one more read of each cell
     decision_values: FloatArray  # (n,) expected fall of the loss at the thresholds, in costs of a false alarm
 
@@ -157,13 +163,16 @@ def measure_specimen(
     back = np.argsort(rows), np.argsort(columns)
     counts = np.bincount(membership[class_probs.argmax(axis=1)], minlength=len(groups))
     noise = rng.permutation(_normal_scores(sums.outside[0].size)).reshape(sums.outside[0].shape)
+    label_part = _label_part(specimen, draws, membership, len(groups))
     shares = []
     for g, group in enumerate(groups):
-        taught = known.of(group.name)
-        moves = float(mix[membership == g].sum()), taught.stretch, _tilt(specimen, taught), draws.draw_of_chain
-        of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, *moves)
-        numbers = int(counts[g]), values[back[0], g], delta * resolved
-        shares.append(_group_share(specimen, group, of_group, noise, *numbers))
+        taught, inside = known.of(group.name), class_probs[:, membership == g].sum(axis=1)
+        raw = _logit_share(sums.of_group(g), inside)
+        shift = taught.shift * raw.sensitivity * rng.permutation(noise.ravel()).reshape(noise.shape)
+        moves = shift, label_part[g] * _tilt(specimen, taught), draws.draw_of_chain
+        of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, float(mix[membership == g].sum()), *moves)
+        numbers = raw, int(counts[g]), values[back[0], g], delta * resolved
+        shares.append(_group_share(specimen, group, of_group, noise, rng, *numbers))
     in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, [known.of(group.name) for group in groups])
     return SpecimenShares(len(rows), "own" if own else "training", resolved, sweeps, tuple(shares), *in_order)
 
@@ -178,6 +187,29 @@ def _tilt(specimen: Specimen, known: GroupKnowledge) -> float:
     """σ_b of the mean of the annotators; names have their matrices instead, and a specimen without labels none."""
     tilted = specimen.named is None and specimen.counts.any()
     return (known.tilt or 0.0) / float(np.sqrt(max(1, specimen.n_annotators))) if tilted else 0.0
+
+
+def _label_part(specimen: Specimen, draws: MixDraws, membership: IntArray, n_groups: int) -> FloatArray:
+    """Share (G,) of a group's doubt before any label that labels resolve: annotators tilt these answers alone.
+
+    A label moves the mean of a cell by n / (α + n) of what it differs by; no label moves a cell that is certain.
+    """
+    (rows, columns), counts = specimen.order, specimen.counts.sum(axis=1)
+    before = moment_matched(specimen.prior)
+    alpha = np.exp(before.log_concentration[rows]) if specimen.target == "panel" else np.zeros(len(rows))
+    weights = before.class_probs[rows][:, columns] * draws.ratios.mean(axis=(0, 1))
+    inside = weights / weights.sum(axis=1, keepdims=True) @ (membership[:, None] == np.arange(n_groups))
+    doubt = inside * (1 - inside) + 1e-12
+    return np.asarray((counts[rows] / np.maximum(alpha + counts[rows], 1e-12)) @ doubt / doubt.sum(axis=0))
+
+
+def _logit_share(sums: QSums, inside: FloatArray) -> LogitShare:
+    """Describe S, with the sensitivity and the noise of labels by their derivatives."""
+    n, middle = len(inside), (sums.total.mean() + 0.5) / (len(inside) + 1)
+    logits, scale = half_cell_logit(sums.total / n, n), (n + 1) * middle * (1 - middle)
+    noise = (sums.total - sums.squares).mean() / scale**2
+    sensitivity = (inside * (1 - inside)).sum() / scale
+    return LogitShare(n, float(logits.mean()), float(logits.var()), float(sensitivity), float(noise))
 
 
 def _assumptions(specimen: Specimen, known: Sequence[GroupKnowledge]) -> tuple[Assumption, ...]:
@@ -197,17 +229,19 @@ class _GroupDraws:
     n_cells: int
     kappa: float
     mix: float  # m_g
-    stretch: float
+    shift: FloatArray  # of each draw of S on its log-odds
     tilt: float  # σ_b of the mean of the annotators
     draw_of_chain: npt.NDArray[np.intp]
 
     def moved(self, tilt: FloatArray | float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """S, Σq² and the weighted mean of q after stretch and tilt b: each q moves towards 0 or 1 in proportion."""
+        """S, Σq² and the weighted mean of q after shift and tilt b: each q moves towards 0 or 1 in proportion."""
         n, total, squares, weighted = self.n_cells, self.sums.total, self.sums.squares, self.sums.weighted
-        share = total / n
-        if self.stretch == 1.0 and self.tilt == 0.0:
-            return share, squares, weighted
-        target = expit(logit(stretched(share, n, self.stretch)) + tilt)
+        share = target = total / n
+        if self.shift.any():
+            shifted = expit(half_cell_logit(share, n) + self.shift)
+            target = np.clip(((n + 1) * shifted - 0.5) / n, 0.0, 1.0)
+        if self.tilt > 0:
+            target = expit(logit(target) + tilt)
         down, room = target <= share, np.where(target <= share, share, 1 - share)
         scale = np.where(room > 0, np.where(down, target, 1 - target) / np.where(room > 0, room, 1.0), 1.0)
         up = n - 2 * scale * (n - total) + scale**2 * (n - 2 * total + squares)  # Σ(1 − scale (1 − q))²
@@ -243,6 +277,8 @@ def _group_share(
     group: Group,
     draws: _GroupDraws,
     noise: FloatArray,
+    rng: np.random.Generator,
+    raw: LogitShare,
     count: int,
     values: FloatArray,
     delta: float,
@@ -252,21 +288,31 @@ def _group_share(
     theta = sums.outside * sums.elsewhere + (1 - sums.outside) * weighted
     components = draws.components()
     readable, moved = components.cells + components.annotators, values * (n / (n + draws.kappa)) ** 2
-    raw = sums.total / n
     return GroupShare(
         group=group.name,
         count=count,
         slide=Share.of(slide),
-        patient=Share.of(theta),
+        patient=_patient_share(theta, weighted, draws, rng),
         components=components,
         thresholds=tuple(_decide(theta, readable, t, n, delta) for t in group.thresholds),
         counted=_counted(specimen, group),
-        r_hat=split_r_hat(raw),
-        n_effective=effective_number(raw),
-        raw=LogitShare.of(raw, n),
+        r_hat=split_r_hat(sums.total),
+        n_effective=effective_number(sums.total),
+        raw=raw,
         read_values=values,
         decision_values=sum((value_for_decision(theta, moved, t) for t in group.thresholds), np.zeros(n)),
     )
+
+
+def _patient_share(theta: FloatArray, weighted: FloatArray, draws: _GroupDraws, rng: np.random.Generator) -> Share:
+    """Mean of θ, with limits of other prior counts: the cells that were sampled have the weight Gamma(n) together."""
+    prior, (least, most) = draws.kappa * np.array([draws.mix, 1 - draws.mix]), LIMIT_CELLS
+    cells = rng.standard_gamma(draws.n_cells, weighted.shape)
+    limits = []
+    for side, (inside, others) in ((weighted, prior), (1 - weighted, prior[::-1])):
+        more, rest = (rng.standard_gamma(count, cells.shape) for count in (max(inside, most), min(others, least)))
+        limits.append(float(np.quantile((cells * side + more) / (cells + more + rest), _TAILS[1])))
+    return Share(float(theta.mean()), 1 - limits[1], limits[0])
 
 
 def _decide(theta: FloatArray, readable: float, threshold: Threshold, n_cells: int, delta: float) -> ThresholdDecision:

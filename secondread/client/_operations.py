@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document ed907c66743231d5.
+"""Operations of the API. Made from the OpenAPI document 329f659a4fa71199.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -235,7 +235,7 @@ class Operations:
         return self._model(models.CommentsOut, request)
 
     def add_specimen(self, body: models.SpecimenIn, *, idempotency_key: str | None = None) -> models.SpecimenOut:
-        """Add a specimen. Send its cells to it; the same specimen again returns the stored one.
+        """Create a specimen. Send its cells to it; the same specimen again returns the stored one.
 
         Args:
             idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.

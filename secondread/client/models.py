@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document ed907c66743231d5.
+"""What the API takes and answers. Made from the OpenAPI document 329f659a4fa71199.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -576,13 +576,13 @@ class ComponentsOut(BaseModel):
     """Variances of the patient's share by source; the total variance is their sum."""
 
     cells: float
-    """Variance that more reads of the cells can remove."""
+    """Variance that more reads of the cells can remove, 0 or more."""
 
     annotators: float
-    """Variance that the reads leave because annotators differ."""
+    """Variance that remains because annotators differ, 0 or more."""
 
     sampling: float
-    """Variance because these cells are a sample of the patient's cells; more cells remove it."""
+    """Variance because these cells are a sample of the patient's cells, 0 or more; more cells reduce it."""
 
 
 class ConfidenceOut(BaseModel):
@@ -665,7 +665,7 @@ class DecidingCellOut(BaseModel):
     """Id of the cell."""
 
     value: float
-    """What one more read of it is worth: the expected fall of the loss at the thresholds in costs of a false alarm, or of the squared error of the shares if the policy's `specimen_goal` is `share`."""
+    """What one more read of it is worth, 0 or more: the expected fall of the loss at the thresholds in costs of a false alarm, or of the squared error of the shares if the policy's `specimen_goal` is `share`."""
 
 
 class DecisionIn(BaseModel):
@@ -1002,7 +1002,7 @@ class GroupShareOut(BaseModel):
     """Share in the patient, of which these cells are a sample; thresholds use this share."""
 
     counted: list[Any] | None
-    """95 % limits of the share of labels of the group (Clopper and Pearson), if every cell has a label; else null."""
+    """95 % limits, 0 to 1, of the share of labels of the group (Clopper and Pearson), if every cell has a label; else null."""
 
     components: ComponentsOut
     """Variance of the patient's share by source; the three add up."""
@@ -2875,6 +2875,7 @@ class SpecimenCellsOut(BaseModel):
     """Number of cells that were refused."""
 
     summary: SpecimenOut
+    """The specimen with its shares, after these cells."""
 
 
 class SpecimenIn(BaseModel):
@@ -3054,19 +3055,19 @@ class ThresholdOut(BaseModel):
     """Whether the patient's share of a group reaches a threshold."""
 
     at: float
-    """The threshold, a share above 0 and below 1."""
+    """The threshold, a share from 0 to 1."""
 
     miss_cost: float
-    """Cost of a missed share above the threshold, in costs of a false alarm."""
+    """Cost of a missed share above the threshold, 0 or more, in costs of a false alarm."""
 
     probability_above: float
-    """Probability that the patient's share reaches the threshold."""
+    """Probability, 0 to 1, that the patient's share reaches the threshold."""
 
     decision: Literal["above", "below", "open"]
     """`above` or `below` if the probability of an error is below 2 %; else `open`. Fewer than 50 cells are never `below`."""
 
     expected_loss: float
-    """Expected loss of the better decision, in costs of a false alarm."""
+    """Expected loss of the better decision, 0 or more, in costs of a false alarm."""
 
     settled: bool
     """True if all further reads together would change the side with a probability below 2 %. An open decision then needs more cells."""

@@ -144,16 +144,18 @@ EXEMPT = {
             "conformal.Thresholds metrics.Change metrics.ClassEvaluation metrics.Estimate "
             "metrics.Evaluation metrics.ReliabilityBin tables.Comparison specimens.Components "
             "specimens.CoverageBand specimens.GroupShare specimens.LogitShare specimens.Share "
-            "specimens.SpecimenShares specimens.Stretch specimens.ThresholdDecision"
+            "specimens.SpecimenShares specimens.PatientShift specimens.ThresholdDecision"
         ),
         "numbers of rows, annotators and classes": "annotators.Annotations metrics.Readings specimens.NamedReads",
         "made of a distribution": "annotators.Opinions",
         "parameters, one matrix per annotator": "annotators.ReaderModel",
         "no table": (
             "annotators.describe_annotator_habit conformal.fewest_patients specimens.annotator_tilt "
-            "specimens.fit_kappa specimens.fit_stretch specimens.measure_specimen"
+            "specimens.fit_kappa specimens.measure_specimen"
         ),
-        "arrays, which refuse names of rows": ("specimens.Specimen specimens.choose_reads specimens.coverage_by_band"),
+        "arrays, which refuse names of rows": (
+            "specimens.Specimen specimens.choose_reads specimens.coverage_by_band specimens.fit_shift"
+        ),
         "a result is drawn": "plot_reliability",
         "names of columns, and choices": "agreement.AgreementOptions tables.EvaluationOptions",
         "rows are matched by case_id": (
