@@ -32,6 +32,6 @@ def describe_checks(checks: Sequence[GroupCheck]) -> Iterator[str]:
         for band in check.by_share:
             if band.n_specimens:
                 yield f"  share {band.low:.0%} to {band.high:.0%}: {band.n_covered:,} of {band.n_specimens:,}"
-        if check.kind != "independent":
-            wider = f"intervals are {check.widened_by:.2f} times as wide ({check.kind})"
-            yield f"  overdispersion {check.overdispersion:.2f}; {wider}"
+        if check.n_specimens >= FEWEST_SPECIMENS:
+            of_patients = f"cells of a patient share a shift of {check.shift:.2f} on the log-odds"
+            yield f"  overdispersion {check.overdispersion:.2f}; {of_patients}"

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,23 +18,26 @@ from app.releases.service import class_codes, existing_release, served_release_i
 from app.specimens.measuring import final_opinions, laboratory_of, with_labels
 from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, reporting_groups
 from ml.annotations import Annotations
+from ml.distributions.families import has_concentration
 from ml.specimens.cells import Group
 from ml.specimens.laboratory import (
     CoverageBand,
     GroupKnowledge,
     Laboratory,
     LogitShare,
+    PatientShift,
     annotator_tilt,
     coverage_by_band,
     fit_kappa,
-    fit_stretch,
+    fit_shift,
     half_cell_logit,
 )
 from ml.specimens.shares import measure_specimen
 from ml.util.arrays import FloatArray
 
-# specimens from which stretch and κ are learned, and planned labels from which the tilt is, the newest of each
+# specimens from which the shift and κ are learned, and planned labels from which the tilt is, the newest of each
 _READ, _ANY, _LABELS = 200, 50, 20_000
+_Z = 1.959964
 #: How far a check has come: done and all.
 Progress = Callable[[int, int], None]
 
@@ -50,8 +53,8 @@ class GroupCheck:
     by_share: list[CoverageBand]
     # squared errors over what they would be if cells were independent; 1 below 20 specimens
     overdispersion: float
-    widened_by: float
-    kind: str
+    # standard deviation of what all cells of a patient have in common, on the log-odds; 0 below 20 specimens
+    shift: float
 
     def to_dict(self) -> dict[str, Any]:
         """The check as JSON."""
@@ -62,8 +65,16 @@ class GroupCheck:
 class _PredictedShares:
     """Shares of one group in completely read specimens, predicted without labels, and by all of them."""
 
-    predicted: list[LogitShare]
-    truth: list[float]
+    predicted: list[LogitShare] = field(default_factory=list)
+    truth: list[float] = field(default_factory=list)
+    # variance of the truth on the log-odds, since a cell has few labels
+    noise: list[float] = field(default_factory=list)
+
+    def fit(self, without: int | None = None) -> PatientShift:
+        """The shift by all specimens, or by all but one."""
+        kept = [row for row in range(len(self.truth)) if row != without]
+        predicted, truth = [self.predicted[row] for row in kept], [self.truth[row] for row in kept]
+        return fit_shift(predicted, truth, [self.noise[row] for row in kept])
 
 
 def _read_specimens(session: Session, release_id: uuid.UUID) -> list[SpecimenCells]:
@@ -90,26 +101,29 @@ def _read_specimens(session: Session, release_id: uuid.UUID) -> list[SpecimenCel
 def _predict_shares(
     session: Session, groups: Sequence[Group], kappa: float, read: Sequence[SpecimenCells], progress: Progress
 ) -> dict[str, _PredictedShares]:
-    shares = {group.name: _PredictedShares([], []) for group in groups}
+    shares = {group.name: _PredictedShares() for group in groups}
     for done, cells in enumerate(read, 1):
-        truth = _label_shares(session, cells)
+        truth, per_cell = _label_shares(session, cells)
         measured = measure_specimen(cells.measured(), groups, Laboratory(kappa))
         for group, share in zip(groups, measured.groups, strict=True):
-            shares[group.name].predicted.append(share.raw)
-            shares[group.name].truth.append(float(truth[[cells.classes.index(code) for code in group.classes]].sum()))
+            of_group = shares[group.name]
+            of_group.predicted.append(share.raw)
+            of_group.truth.append(float(truth[[cells.classes.index(code) for code in group.classes]].sum()))
+            of_group.noise.append(share.raw.label_noise / per_cell if has_concentration(cells.prior) else 0.0)
         progress(done, len(read))
     return shares
 
 
-def _label_shares(session: Session, cells: SpecimenCells) -> FloatArray:
-    """Shares (K,) of the classes by the labels of a completely read specimen, each cell once."""
+def _label_shares(session: Session, cells: SpecimenCells) -> tuple[FloatArray, float]:
+    """Shares (K,) of the classes by the labels of a completely read specimen, each cell once, and labels per cell."""
     place = {code: k for k, code in enumerate(cells.classes)}
-    sums = np.zeros(len(place))
-    for opinions in final_opinions(session, cells.case_ids).values():
-        for row in opinions:
+    sums, opinions = np.zeros(len(place)), final_opinions(session, cells.case_ids)
+    for of_cell in opinions.values():
+        for row in of_cell:
             if row.label.class_code in place:
-                sums[place[str(row.label.class_code)]] += 1 / len(opinions)
-    return np.asarray(sums / len(cells.case_ids))
+                sums[place[str(row.label.class_code)]] += 1 / len(of_cell)
+    n_labels = sum(map(len, opinions.values()))
+    return np.asarray(sums / len(cells.case_ids)), n_labels / len(cells.case_ids)
 
 
 def _planned_labels(session: Session, classes: Sequence[str]) -> Annotations:
@@ -156,9 +170,9 @@ def learn(session: Session) -> tuple[uuid.UUID, Laboratory]:
     labels = _planned_labels(session, classes)
     known = {}
     for group in groups:
-        stretch = fit_stretch(shares[group.name].predicted, shares[group.name].truth)
+        shift = shares[group.name].fit()
         tilt = annotator_tilt(labels, [classes.index(code) for code in group.classes])
-        known[group.name] = GroupKnowledge(tilt, stretch.factor, stretch.n_specimens)
+        known[group.name] = GroupKnowledge(tilt, shift.sd, shift.n_specimens)
     return release_id, Laboratory(kappa, known)
 
 
@@ -191,13 +205,12 @@ def check_specimens(session: Session, progress: Progress = _ignore) -> list[Grou
 
 
 def _check_group(name: str, shares: _PredictedShares) -> GroupCheck:
-    whole = fit_stretch(shares.predicted, shares.truth)
-    intervals = []
+    whole, intervals = shares.fit(), []
     for row, share in enumerate(shares.predicted):
-        others = [[*values[:row], *values[row + 1 :]] for values in (shares.predicted, shares.truth)]
-        factor = fit_stretch(*others).factor
-        intervals.append([share.median + factor * (end - share.median) for end in (share.low, share.high)])
-    target = [half_cell_logit(t, share.n_cells) for t, share in zip(shares.truth, shares.predicted, strict=True)]
-    covered = [bool(low - 1e-9 <= at <= high + 1e-9) for (low, high), at in zip(intervals, target, strict=True)]
+        shift = shares.fit(without=row).sd
+        half = _Z * np.sqrt(share.variance + shares.noise[row] + shift**2 * share.sensitivity**2)
+        intervals.append([share.mean - half, share.mean + half])
+    target = [float(half_cell_logit(t, one.n_cells)) for t, one in zip(shares.truth, shares.predicted, strict=True)]
     bands = coverage_by_band(expit(np.reshape(intervals, (-1, 2))), expit(np.array(target)))
-    return GroupCheck(name, whole.n_specimens, sum(covered), bands, whole.rho, whole.factor, whole.kind)
+    n_covered = sum(band.n_covered for band in bands)
+    return GroupCheck(name, whole.n_specimens, n_covered, bands, whole.rho, whole.sd)

@@ -51,9 +51,7 @@ def upgrade() -> None:
         sa.Column("cells", sa.JSON(), nullable=False),
         sa.Column("class_probs", sa.LargeBinary(), nullable=False),
         sa.CheckConstraint("state IN ('open', 'decided', 'signed')", name=op.f("ck_specimen_results_state")),
-        sa.ForeignKeyConstraint(
-            ["release_id"], ["releases.id"], name=op.f("fk_specimen_results_release_id_releases")
-        ),
+        sa.ForeignKeyConstraint(["release_id"], ["releases.id"], name=op.f("fk_specimen_results_release_id_releases")),
         sa.ForeignKeyConstraint(
             ["specimen_id"], ["specimens.id"], name=op.f("fk_specimen_results_specimen_id_specimens")
         ),

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 from sqlalchemy import func, select, text
 
-from app.cases.service import SpecimenFields, add_specimen
+from app.cases.service import SpecimenFields, add_specimen, store_given_case
 from app.database.tables import Case, IdempotencyRecord, Specimen
 from app.http.errors import ServiceUnavailable
 from app.imports import import_job
@@ -108,7 +108,7 @@ def test_names_and_images_of_two_specimens_are_kept_apart(service: Service) -> N
 def test_a_retry_goes_on_after_a_crash_and_stores_nothing_twice(
     service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    to, cells, real = specimen(service), sample(6), upload.store_given_case
+    to, cells, real = specimen(service), sample(6), store_given_case
     cells[1] = ("broken.png", BROKEN)
 
     def dies(*arguments: Any) -> Any:
