@@ -93,7 +93,8 @@ class Harness:
         for number in range(first, first + n):
             copies = 2 if number % self.twin_every == 0 else 1
             for copy in range(copies):
-                case = self.service.add_case(f"{number} {copy}", cell_png(number))
+                of = {"specimen": f"S-{number // self.per_specimen}"} if self.per_specimen else {}
+                case = self.service.add_case(f"{number} {copy}", cell_png(number), **of)
                 if case["prediction"]["triage"]["decision"] == "second_read":
                     self.service.post("admin", f"/v1/cases/{case['id']}/comments", json={"text": "read it twice"})
                 shown = re.search(r'requests\{state="open"\} (\S+)', self.service.get(None, "/metrics").text)
@@ -129,7 +130,11 @@ class Harness:
         for start in range(0, len(names), 500):
             draw(self.service, names[start : start + 500])
         come = [name for name in names if name not in self.drawn] if begin else []
-        chosen = self.lead.sample(come, len(come) // 3) if begin else self.lead.sample(self.in_gallery, 5)
+        chosen = (
+            self.lead.sample(come, len(come) // 3)
+            if begin
+            else self.lead.sample(self.in_gallery, min(5, len(self.in_gallery)))
+        )
         self.in_gallery += chosen if begin else []
         self.drawn |= set(come)
         for start in range(0, len(chosen), 500):
@@ -206,7 +211,7 @@ class Harness:
             self.truths["prediction"].append(session.execute(score).scalar_one() > self.median)
 
     #: Disagreement that is the median, every how many cases is stored twice, and how often an annotator slips.
-    median, twin_every, slips = 0.0, 10, 1 / 6
+    median, twin_every, slips, per_specimen = 0.0, 10, 1 / 6, 0
     #: Reads of the first batch.
     first_batch = 0
 
@@ -228,15 +233,16 @@ def run(
     twin_every: int = 10,
     slips: float = Harness.slips,
     final_every: int = 25,
+    per_specimen: int = 0,
     **policy: Any,
 ) -> Harness:
-    """A laboratory of n cases in two batches."""
+    """A laboratory of n cases in two batches, of specimens with so many cells each or of none."""
     service.before_change = lambda: None  # no snapshots on the way
     with service.context.database.write() as session:
         auth.add_account(session, service.context.keys.audit, "cleo", "annotator")
         service.keys["cleo"] = auth.add_key(session, service.context.keys.audit, "cleo", [])[1]
     harness = Harness(service, 1, people)
-    harness.twin_every, harness.slips = twin_every, slips
+    harness.twin_every, harness.slips, harness.per_specimen = twin_every, slips, per_specimen
     scores = [
         disagreement_of(service.post("viewer", "/v1/predictions", files={"image": ("x.png", cell_png(i))}).json())
         for i in range(40)
@@ -252,6 +258,16 @@ def run(
     return harness
 
 
+#: The rule by specimen value; a fifth of the cells of a large specimen are read twice.
+BY_SPECIMEN = {
+    "rule": "specimen_value",
+    "threshold": None,
+    "specimen_goal": "share",
+    "reporting_groups": [{"group": "blasts", "classes": ["blast"]}],
+}
+
+
+@pytest.mark.parametrize("specimens", [False, True], ids=["cells", "specimens"])
 @pytest.mark.parametrize(
     ("n", "most"),
     # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly
@@ -260,8 +276,9 @@ def run(
         pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy),
     ],
 )
-def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, most: float) -> None:
-    told = run(service, n).told()
+def test_nothing_but_the_pixels_tells_the_plan(service: Service, n: int, most: float, specimens: bool) -> None:
+    reads = {"reads_per_specimen": 10 if n > 100 else 3}
+    told = (run(service, n, per_specimen=50, **BY_SPECIMEN | reads) if specimens else run(service, n)).told()
     print({name: [round(value, 3) for value in row] for name, row in told.items()})
     assert set(told) >= {"read twice", "prediction"}
     assert n < 100 or "gallery label" in told
