@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax, ndtr, softmax
 
 from experiments import reproduce_from_arguments
 from ml.annotations import Annotations
@@ -28,6 +28,7 @@ from ml.specimens.laboratory import (
     coverage_by_band,
     fit_kappa,
     fit_shift,
+    half_cell_logit,
 )
 from ml.specimens.shares import GroupShare, measure_specimen
 from ml.util.arrays import FloatArray, IntArray
@@ -44,7 +45,7 @@ TILT = 0.3
 _APART, _ALIKE = 4.0, 2.0
 _PAIRS = ((0, 1), (3, 4))
 #: Laboratories, patients of each whose shares are covered or decided, and completely read specimens to learn from.
-N_LABORATORIES, N_COVERED, N_DECIDED, LEARNED_FROM = 10, 100, 300, (0, 20, 50)
+N_LABORATORIES, N_COVERED, N_DECIDED, LEARNED_FROM = 8, 60, 150, (0, 20, 50)
 #: Shifts of the patients' logits; decisions are made under the middle one.
 SHIFTS = (0.0, 0.3, 0.6)
 BANDS = (0.0, 0.05, 0.2, 1.0)
@@ -170,14 +171,19 @@ def coverage_rows(laboratories: list[SimulatedLaboratory], n_patients: int) -> l
     return rows
 
 
-def losses(cohort: list[Patient], shares: list[GroupShare]) -> FloatArray:
-    """Mean loss by threshold and truth: the panel's share on the slide, and in the patient."""
-    truth = np.array([(one.panel[:, 0].mean(), one.share) for one in cohort])
-    by_threshold = []
+def losses(cohort: list[Patient], shares: list[GroupShare], shift: float) -> FloatArray:
+    """Mean loss by threshold, of decisions about the panel's share on the slide, and about the patient's."""
+    truth, by_threshold = np.array([(one.panel[:, 0].mean(), one.share) for one in cohort]), []
+    raw = [share.raw for share in shares]
+    mean, spread = (
+        np.array(x)
+        for x in zip(*((one.mean, np.hypot(one.variance**0.5, shift * one.sensitivity)) for one in raw), strict=True)
+    )
     for row, threshold in enumerate(BLASTS.thresholds):
-        above = np.array([share.thresholds[row].probability_above for share in shares])
-        called = (threshold.miss_cost * above >= 1 - above)[:, None]
-        over = truth >= threshold.at
+        of_slide = ndtr((mean - half_cell_logit(threshold.at, N_CELLS)) / np.maximum(spread, 1e-9))
+        of_patient = [share.thresholds[row].probability_above for share in shares]
+        above = np.stack([of_slide, of_patient], axis=1)
+        called, over = threshold.miss_cost * above >= 1 - above, truth >= threshold.at
         by_threshold.append((threshold.miss_cost * (over & ~called) + (~over & called)).mean(axis=0))
     return np.array(by_threshold)
 
@@ -186,7 +192,8 @@ def losses_by_rule(laboratory: SimulatedLaboratory, n_patients: int) -> Mapping[
     """Losses without a read, and after reads that are shared out between all specimens."""
     cohort, learned_from = laboratory.patients("decided", n_patients), LEARNED_FROM[-1]
     before = [laboratory.measure(one.specimen, learned_from) for one in cohort]
-    found = {"no read": losses(cohort, before)}
+    shift = laboratory.knows(learned_from).of("blasts").shift
+    found = {"no read": losses(cohort, before, shift)}
     n_reads = round(RATE * n_patients * N_CELLS / ROUNDS)
     for rule in RULES:
         shares, counts = list(before), np.zeros((n_patients, N_CELLS, len(CLASSES)), dtype=np.int64)
@@ -209,7 +216,7 @@ def losses_by_rule(laboratory: SimulatedLaboratory, n_patients: int) -> Mapping[
                 asked[row] |= set(annotators.tolist())
                 read = replace(cohort[row].specimen, label_counts=counts[row], n_annotators=len(asked[row]))
                 shares[row] = laboratory.measure(read, learned_from)
-        found[rule] = losses(cohort, shares)
+        found[rule] = losses(cohort, shares, shift)
     return found
 
 

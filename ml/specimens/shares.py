@@ -28,7 +28,7 @@ from ml.specimens.own_mix import (
     split_r_hat,
     sum_expert_shares,
 )
-from ml.specimens.reads import expected_loss, reads_are_settled, value_for_decision, value_reads
+from ml.specimens.reads import expected_loss, reads_are_settled, value_per_read, value_reads
 from ml.util.arrays import EqualByValue, FloatArray, IntArray
 
 #: R̂ above which the sweeps are doubled, and the answer then is not resolved.
@@ -104,7 +104,7 @@ class GroupShare(EqualByValue):
     n_effective: float  # independent draws of S
     raw: LogitShare  # S before shift and tilt, for ``fit_shift``
     read_values: FloatArray  # (n,) v, expected fall of the squared error of S by one more read of each cell
-    decision_values: FloatArray  # (n,) expected fall of the loss at the thresholds, in costs of a false alarm
+    decision_values: FloatArray  # (n,) expected fall of the loss at the thresholds per read, in costs of a false alarm
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +300,7 @@ def _group_share(
         n_effective=effective_number(sums.total),
         raw=raw,
         read_values=values,
-        decision_values=sum((value_for_decision(theta, moved, t) for t in group.thresholds), np.zeros(n)),
+        decision_values=sum((value_per_read(theta, moved, readable, t) for t in group.thresholds), np.zeros(n)),
     )
 
 

@@ -30,7 +30,7 @@ from ml.specimens.laboratory import (
     half_cell_logit,
 )
 from ml.specimens.own_mix import sample_own_mix, sum_expert_shares
-from ml.specimens.reads import choose_reads, reads_are_settled, value_for_decision, value_reads
+from ml.specimens.reads import choose_reads, reads_are_settled, value_for_decision, value_per_read, value_reads
 from ml.specimens.shares import SpecimenShares, measure_specimen
 from ml.util.arrays import FloatArray, IntArray
 
@@ -368,6 +368,23 @@ def test_the_worth_of_a_read_for_a_decision_is_the_expected_fall_of_its_loss() -
         assert value == pytest.approx(now - after.mean(), abs=0.01)
     assert worth[3] > worth[2] >= worth[1] >= worth[0] == 0
     assert value_for_decision(theta, moved, Threshold(0.9)).max() == 0
+
+
+def test_a_batch_of_reads_is_worth_what_no_single_read_is() -> None:
+    theta, threshold = np.random.default_rng(0).normal(0.2, 0.02, 20000), Threshold(0.21)
+    moved = np.array([2e-6, 1e-6, 0.0, *[2e-6] * 40])
+    assert value_for_decision(theta, moved, threshold).max() == 0
+    worth = value_per_read(theta, moved, 1e-3, threshold)
+    falls = []
+    for m, variance in enumerate(np.cumsum(np.sort(moved)[::-1]), start=1):  # the mean is normal before the reads
+        means = scipy.stats.norm.ppf((np.arange(2000) + 0.5) / 2000, 0.2, np.sqrt(variance))
+        above = scipy.stats.norm.sf(threshold.at, means, np.sqrt(4e-4 - variance))
+        falls.append((min(above.mean(), 1 - above.mean()) - np.minimum(above, 1 - above).mean()) / m)
+    assert worth.max() == pytest.approx(max(falls), rel=0.4)
+    assert worth[0] >= worth[1] >= worth[2] >= 0
+    assert value_per_read(theta, moved, 0.0, threshold).max() == 0
+    few = value_per_read(theta, np.array([3e-4, 1e-9]), 1.0, threshold)
+    assert few[0] > 1.5 * few[1] > 0
 
 
 def test_a_decision_is_settled_once_reads_cannot_move_the_mean_across() -> None:
