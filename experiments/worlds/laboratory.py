@@ -9,10 +9,13 @@ from app.metrics.cohort import CohortQuery, build_cohort, evaluate_cohort
 from app.metrics.dataset import EvaluationDataset
 from app.triage.rules import capacity_threshold, plan_reads
 from ml.distributions.families import DirichletCpe, softmax_probs
+from ml.specimens.cells import Group, Specimen
+from ml.specimens.reads import choose_reads
+from ml.specimens.shares import measure_specimen
 from ml.util.arrays import FloatArray, IntArray
 
 CLASSES, PER_PATIENT, DAYS = 6, 10, 20
-CAPACITY_SHARE, AUDIT_RATE = 0.20, 0.10
+CAPACITY_SHARE, AUDIT_RATE, PER_SPECIMEN = 0.20, 0.10, 50
 QUANTITIES = ("EL", "CL", "L_D")
 
 
@@ -66,6 +69,24 @@ def planned(lab: Laboratory) -> tuple[FloatArray, IntArray]:
     return pi, reads
 
 
+def planned_by_specimen(lab: Laboratory) -> tuple[FloatArray, IntArray]:
+    """The same by the rule by specimen value, which looks at each specimen after half of its cells and after all."""
+    pi = np.zeros(len(lab.u))
+    for start in range(0, len(lab.u), PER_SPECIMEN):
+        cells = np.arange(start, min(start + PER_SPECIMEN, len(lab.u)))
+        for seen in (cells[: len(cells) // 2], cells):
+            names = tuple(map(str, seen))
+            prior = DirichletCpe(lab.prediction.class_probs[seen], lab.prediction.log_concentration[seen])
+            mix = np.full(CLASSES, 1 / CLASSES)
+            specimen = Specimen(f"specimen {start}", names, tuple(map(str, range(CLASSES))), prior, mix)
+            values = measure_specimen(specimen, [Group("first", ("0",))]).groups[0].read_values
+            chosen = set(choose_reads(values, int(CAPACITY_SHARE * len(seen)), names))
+            for case in seen:
+                found = plan_reads(float(lab.u[case]), str(case) in chosen, AUDIT_RATE, float(pi[case]))
+                pi[case] = found.pi
+    return pi, 1 + (lab.u < pi).astype(np.int64)
+
+
 def columns_of(lab: Laboratory, pi: FloatArray, reads: IntArray) -> EvaluationDataset:
     """What the service would hold once everybody has read what was planned."""
     n = len(lab.u)
@@ -97,10 +118,10 @@ class Outcome:
     share_read_twice: float
 
 
-def live(seed: int, n: int) -> Outcome:
+def live(seed: int, n: int, *, by_specimen: bool = False) -> Outcome:
     """One laboratory from its first case to its report."""
     lab = open_laboratory(seed, n)
-    pi, reads = planned(lab)
+    pi, reads = planned_by_specimen(lab) if by_specimen else planned(lab)
     everybody = columns_of(lab, np.ones(n), np.full(n, 2, dtype=np.int64))
     triaged = columns_of(lab, pi, reads)
     documents = {

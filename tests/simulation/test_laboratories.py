@@ -270,3 +270,15 @@ def test_weighting_undoes_triage_and_without_it_the_mean_is_off() -> None:
         assert 0.91 <= row["coverage"] <= 0.98
         assert abs(row["unweighted_z"]) > 10
     assert np.mean([outcome.share_read_twice for outcome in outcomes]) == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.slow
+def test_weighting_undoes_the_choice_by_specimen_value() -> None:
+    outcomes = [live(seed, 500, by_specimen=True) for seed in range(1000, 1060)]
+    rows = table(outcomes)
+    print(rows)
+    for row in rows.values():
+        assert abs(row["weighted_z"]) < 3
+        assert 0.88 <= row["coverage"] <= 1
+    assert max(abs(row["unweighted_z"]) for row in rows.values()) > 5
+    assert 0.2 < np.mean([outcome.share_read_twice for outcome in outcomes]) < 0.4
