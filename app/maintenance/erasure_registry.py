@@ -168,15 +168,17 @@ def erase_patient_rows(
     session: Session, context: ServiceContext, actor: str, whom: ErasureTarget, reason: str
 ) -> ErasureResult:
     """Erase every case of a patient from the rows, and the import rows about them."""
+    specimens = _lock_specimens(session, *whom.conditions(), patient=whom.patient)
     cases = _lock_cases(session, *whom.conditions())
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
+    names += [specimen.external_id for specimen in specimens]
     external_ids = [case.external_id for case in cases]
     rows = _import_rows(session, [case.id for case in cases], external_ids, *([whom.patient] if whom.patient else []))
-    if not cases and not rows and not _lock_specimens(session, [], whom.patient):
+    if not cases and not rows and not specimens:
         raise NotFound("there is no case of this patient")
     if _contains_word(reason, [*names, *external_ids]):
         raise Conflict("the reason is kept in the audit, and names the patient; give another one")
-    return _erase_and_record(session, context, actor, reason, cases, rows, patient=whom.patient)
+    return _erase_and_record(session, context, actor, reason, _Erased(cases, specimens, rows))
 
 
 def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine) -> ErasureResult | None:
@@ -185,6 +187,7 @@ def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine)
     values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": context.clock()}
     if not insert_if_absent(session, Erasure, values):
         return None
+    specimens = _lock_specimens(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
     cases = _lock_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
     patients = {case.patient for case in cases if case.patient is not None}
     external_ids = [case.external_id for case in cases]
@@ -194,7 +197,8 @@ def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine)
         if _row_name(row) in line.import_rows:
             rows[_row_name(row)] = row
     reason = "erased before a backup was brought back"
-    return _erase_and_record(session, context, "service", reason, cases, list(rows.values()), line.erasure)
+    found = _Erased(cases, specimens, list(rows.values()))
+    return _erase_and_record(session, context, "service", reason, found, line.erasure)
 
 
 def _lock_cases(session: Session, *conditions: ColumnElement[bool]) -> list[Case]:
@@ -224,21 +228,28 @@ def _import_rows(
     return rows + [row for row in session.execute(ignored).scalars() if (row.job_id, row.row) not in row_keys]
 
 
+@dataclass(frozen=True)
+class _Erased:
+    """Locked rows that are about an erased patient."""
+
+    cases: Sequence[Case]
+    specimens: Sequence[Specimen]
+    rows: Sequence[ImportRow]
+
+
 def _erase_and_record(
     session: Session,
     context: ServiceContext,
     actor: str,
     reason: str,
-    cases: Sequence[Case],
-    rows: Sequence[ImportRow],
+    found: _Erased,
     listed: uuid.UUID | None = None,
-    patient: str | None = None,
 ) -> ErasureResult:
+    cases, specimens, rows = found.cases, found.specimens, found.rows
     ids = [case.id for case in cases]
     erased = ErasureResult(ids, import_rows=sorted(_row_name(row) for row in rows))
     images = {digest for case in cases for digest in (case.stored_sha256, case.stored_field_sha256) if digest}
     pixels = {digest for case in cases for digest in (case.pixels_sha256, case.field_pixels_sha256) if digest}
-    specimens = _lock_specimens(session, cases, patient)
     erased.n_answers = delete_case_answers(session, [*ids, *(specimen.id for specimen in specimens)])
     word = f"erased-{secrets.token_hex(8)}"
     for case in cases:
@@ -272,10 +283,10 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     session.execute(update_columns(ReadRequest, u=case.u).where(ReadRequest.case_id == case.id))
 
 
-def _lock_specimens(session: Session, cases: Sequence[Case], patient: str | None) -> list[Specimen]:
-    """Specimens of a patient, and of cases."""
-    ids = {case.specimen_id for case in cases if case.specimen_id is not None}
-    named = or_(Specimen.id.in_(ids), Specimen.patient == patient) if patient else Specimen.id.in_(ids)
+def _lock_specimens(session: Session, *conditions: ColumnElement[bool], patient: str | None = None) -> list[Specimen]:
+    """Specimens of cases, and of a patient; they are locked before their cases."""
+    of_cases = Specimen.id.in_(select(Case.specimen_id).where(*conditions))
+    named = of_cases if patient is None else or_(of_cases, Specimen.patient == patient)
     return list(session.execute(select(Specimen).where(named).order_by(Specimen.id).with_for_update()).scalars())
 
 

@@ -252,9 +252,9 @@ def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
 
 
 def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: str) -> None:
+    # of two that measure at once, the second one waits here and stores the same; a specimen is locked before its cases
+    session.execute(select(Specimen.id).where(Specimen.id == specimen_id).with_for_update(key_share=True))
     _bring_forward(session, specimen_id, {uuid.UUID(one.case) for one in measured.shares.deciding_cells})
-    # of two that measure at once, the second one waits here and stores the same
-    session.execute(select(Specimen.id).where(Specimen.id == specimen_id).with_for_update())
     before, document = session.get(SpecimenResult, specimen_id), measured.shares.model_dump(mode="json")
     version = 0 if before is None else before.version
     result = SpecimenResult(

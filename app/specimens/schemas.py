@@ -78,7 +78,7 @@ class MeasuredShares(ResponseModel):
     mix: Literal["own", "training"] = "training"
     groups: list[GroupShareOut] = Field(default_factory=list)
     deciding_cells: list[DecidingCellOut] = Field(default_factory=list)
-    reads: SpecimenReadsOut = SpecimenReadsOut()
+    reads: SpecimenReadsOut = Field(default_factory=SpecimenReadsOut)
     assumes: list[Sentence] = Field(default_factory=list)
     warnings: list[Sentence] = Field(default_factory=list)
 

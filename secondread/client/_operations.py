@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 329f659a4fa71199.
+"""Operations of the API. Made from the OpenAPI document 7990246aa88dc859.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 329f659a4fa71199.
+"""What the API takes and answers. Made from the OpenAPI document 7990246aa88dc859.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -2915,10 +2915,7 @@ class SpecimenOut(BaseModel):
     deciding_cells: list[DecidingCellOut] | None = None
     """At most 10 cells of which a further read is worth most, the best first; empty once every threshold is decided."""
 
-    reads: Annotated[SpecimenReadsOut, Field(validate_default=True)] = {
-        "labels": 0,
-        "annotators": 0,
-    }
+    reads: SpecimenReadsOut | None = None
     """Final blinded labels of the cells."""
 
     assumes: list[str] | None = None
