@@ -74,7 +74,8 @@ from ml.metrics.losses import Verdict, verdict_of
 from ml.metrics.paired_difference import Change
 from ml.release.artifact import Release, read_release, write_recalibrated
 from ml.release.card import CardContents
-from ml.util.arrays import IntArray
+from ml.specimens.cells import calibration_mix
+from ml.util.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class FittedCalibration:
 
     calibration: Calibration
     report: FitDocument
+    # (K,) of the cells by their planned labels, which every cell has
+    class_mix: FloatArray
 
 
 def require_labels(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod, plan: ChangePlan) -> None:
@@ -128,16 +131,15 @@ def require_labels(labelled: LabelledOutputs, parent: Release, method: Recalibra
 def fit_calibration(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod) -> FittedCalibration:
     """Fit the champion's successor."""
     logits, features = parent.by_members(labelled.outputs.logits, labelled.outputs.features)
-    groups = labelled.outputs.groups
+    groups, mix = labelled.outputs.groups, calibration_mix(labelled.planned)
     if method == "adapt":
         adaptation = recalibrate_for_annotators(
             parent.calibration, logits, features, labelled.counts, groups, pair_label_counts=labelled.planned
         )
-        return FittedCalibration(
-            adaptation.calibration, {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.figures}
-        )
+        figures: FitDocument = {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.figures}
+        return FittedCalibration(adaptation.calibration, figures, mix)
     report = calibrate(logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned)
-    return FittedCalibration(report.calibration, report.report)
+    return FittedCalibration(report.calibration, report.report, mix)
 
 
 def fit_document_for_card(parent: Release, made: FittedCalibration) -> FitDocument:
@@ -370,6 +372,7 @@ def _build_candidate_card(
             "gate": findings.gate.to_dict(),
             "method": findings.method,
             "kept_for_sets": findings.n_kept_for_sets,
+            "class_mix": made.class_mix.tolist(),
         },
     }
 

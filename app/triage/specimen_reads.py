@@ -84,7 +84,10 @@ def cells_of_specimen(session: Session, specimen_id: uuid.UUID) -> SpecimenCells
 
 
 def _mix_of(release: ReleaseRow) -> FloatArray | None:
-    """Class frequencies of the calibration cells by a release's card."""
+    """Class frequencies of the calibration cells by a release's card: of the labels here, or of those it came with."""
+    recalibrated = release.card.get("recalibration", {}).get("class_mix")
+    if recalibrated:
+        return np.array(recalibrated)
     counts = release.card.get("data", {}).get("class_counts", {}).get("calibration")
     if not counts or len(counts) != len(release.card["classes"]) or not sum(counts):
         return None

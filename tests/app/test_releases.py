@@ -34,6 +34,7 @@ from ml.metrics import evaluate
 from ml.release.artifact import FAMILIARITY_FILE, read_release
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Prediction, Predictor, prediction_of
+from ml.specimens.cells import calibration_mix
 from ml.tables.reading import read_table
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
@@ -444,6 +445,7 @@ def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Se
     assert candidate.calibration.to_dict() == wanted.calibration.to_dict()
     assert candidate.network_sha256 == parent.network_sha256
     assert candidate.card["calibration"] == {**parent.card["calibration"], "adaptation": change}
+    assert candidate.card["recalibration"]["class_mix"] == calibration_mix(counts).tolist()
     words = f"adapted to other annotators by {change['n_double_reads']} cells"
     assert words in (candidate.path / "README.md").read_text()
     # a third of the pairs is left without each of three readers: too few, and told so
