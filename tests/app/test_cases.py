@@ -369,6 +369,7 @@ def test_an_answer_swept_meanwhile_is_asked_for_again(service: Service, monkeypa
     monkeypatch.setattr(idempotency, "insert_if_absent", lambda *_: False)
     swept = service.post("anna", "/v1/reads", "another key")
     assert (swept.status_code, "retry-after" in swept.headers) == (503, True)
+    assert swept.json()["detail"] == "the answer to this Idempotency-Key has expired; send the request again"
 
 
 def test_an_erasure_forgets_the_answers_that_show_its_cases_and_no_others(service: Service) -> None:
