@@ -16,7 +16,7 @@ from app.reports.charts import draw_operating_curve
 from app.reports.schemas import WhatIfOut
 from app.triage.rules import TriageRule, decide_triage, second_read_probabilities
 from ml.distributions.decisions import expected_gain
-from ml.distributions.families import DirichletCpe
+from ml.distributions.families import DirichletCpe, PointCpe
 from ml.release.artifact import read_release
 from tests.app.test_evaluations import own_label
 from tests.app.test_leases import set_policy
@@ -66,6 +66,12 @@ def test_many_cases_are_decided_as_each_one_is() -> None:
         ]
         together = second_read_probabilities(rule, cells.disagreement_probs, expected_gain(cells), unlike, near)
         np.testing.assert_allclose(together, each)
+    by_gain, none = TriageRule("expected_gain", 0.2, 0.1, 0.02, 0.9, 5), np.zeros(60, dtype=bool)
+    each = [decide_triage(PointCpe(cells.class_probs[[row]]), by_gain).pi for row in range(60)]
+    plain = second_read_probabilities(
+        by_gain, PointCpe(cells.class_probs).disagreement_probs, none * np.nan, none, none
+    )
+    np.testing.assert_allclose(plain, each)
 
 
 def reasons(service: Service, **asked: str) -> dict[str, int]:

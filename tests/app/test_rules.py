@@ -32,6 +32,7 @@ from app.triage.rules import (
     decide_triage,
     needs_adjudication,
     plan_reads,
+    summarise_posterior,
 )
 from experiments.worlds.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
 from ml.distributions.decisions import expected_gain, further_labels_expected, majority_prob
@@ -97,6 +98,9 @@ def test_capacity_without_earlier_cases_or_below_the_audit_selects_nobody() -> N
     assert capacity_threshold(np.zeros(0), 10, 1, 0.1) == math.inf
     assert capacity_threshold(np.random.default_rng(0).random(100), 5, 1, 0.1) == 1.0
     assert capacity_threshold(np.full(100, 0.3), 200, 1, 0.1) == 0.0
+    assert capacity_threshold(np.full(100, 0.3), 100, 1, 0.1) == 0.0  # a later case may lie below every earlier one
+    assert capacity_threshold(np.full(100, 0.3), 10, 1, 0.1) == 1.0  # or above
+    assert capacity_threshold(np.full(100, 0.3), 200, 1, 1.0) == 1.0  # every case is drawn already
 
 
 def test_reasons_and_figures_of_a_decision() -> None:
@@ -113,6 +117,16 @@ def test_reasons_and_figures_of_a_decision() -> None:
     assert decide_triage(UNSURE, between).decision == "single_read"
     plain = decide_triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
     assert (plain.reason, plain.expected_gain) == ("disagreement above 0.20 (not calibrated)", None)
+
+
+def test_a_posterior_says_what_labels_are_still_to_bring_if_labels_move_it() -> None:
+    found = summarise_posterior(UNSURE, 0.02)
+    assert found.class_probs == UNSURE.class_probs[0].tolist()
+    assert found.majority_prob == majority_prob(UNSURE)[0]
+    assert found.further_labels_expected == further_labels_expected(UNSURE, 0.02)[0] > 0
+    assert summarise_posterior(UNSURE, 1e-30).further_labels_expected == 2**31 - 1
+    plain = summarise_posterior(PointCpe(UNSURE.class_probs), 0.02)
+    assert (plain.class_probs, plain.majority_prob, plain.further_labels_expected) == (found.class_probs, None, None)
 
 
 def test_the_coin_decides_below_pi_and_not_at_it() -> None:
@@ -250,8 +264,7 @@ def test_the_graded_rule_gives_probabilities_that_grow_with_disagreement(scale: 
         phi = float(prediction.disagreement_probs[0])
         assert found.pi == pytest.approx(min(1.0, max(floor, scale * math.sqrt(phi))))
         assert found.decision == ("second_read" if found.pi >= 1 else "single_read")
-        assert f"{phi:.2f}" in found.reason
-        assert f"{found.pi:.2f}" in found.reason
+        assert found.reason == f"disagreement {phi:.2f}: read twice with a probability of {found.pi:.2f}"
     assert sure.pi <= unsure.pi
     assert decide_triage(SURE, rule, out_of_distribution=True).pi == 1
     assert decide_triage(UNSURE, rule, near_duplicate=True).pi == floor

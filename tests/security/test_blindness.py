@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import select, update
 
 from app.cases import blindness
+from app.cases.queries import NamedLabel
 from app.database.engine import Database
 from app.database.migration import upgrade_schema
-from app.database.tables import Alias, Annotator, Exposure, PolicyRow, ReadRequest
+from app.database.tables import Alias, Annotator, Exposure, Label, PolicyRow, ReadRequest
 from app.http import middleware
 from app.http.routing import walk_routes
 from app.labels.posterior import reassign_open_requests
@@ -22,12 +23,23 @@ from app.metrics.queries import blind_labels
 from app.triage.planning import random_queue_place
 from app.triage.schemas import PolicyIn
 from tests.app.test_drawn_annotators import READERS, asked_of, drawing
-from tests.app.test_leases import all_twice, answer_next, classes_of, commit, lease, read_next, requests_of, set_policy
+from tests.app.test_leases import (
+    all_twice,
+    answer_next,
+    classes_of,
+    commit,
+    lease,
+    read_next,
+    requests_of,
+    set_policy,
+    twice,
+)
 from tests.app.test_people import first_password
+from tests.app.test_races import add_prediction_of_another_release
 from tests.security.test_blind_by_image import show
 from tests.security.test_hidden_repeats import own_day
 from tests.support.sabotage import undone
-from tests.support.service import Service, cell_png
+from tests.support.service import Service, cell_png, raising
 
 #: What is the same for every installation, examples with probabilities included.
 FOR_EVERYBODY = {"/v1/docs", "/openapi.json"}
@@ -384,6 +396,49 @@ def test_the_first_look_is_recorded_once_with_what_was_shown(service: Service) -
     champion = service.one(select(Alias.release_id).where(Alias.name == "champion"))
     who = service.one(select(Annotator.name).where(Annotator.id == row.annotator_id))
     assert (who, row.case_id, row.release_id, row.label_id) == ("anna", UUID(case["id"]), champion, UUID(label["id"]))
+
+
+def test_the_first_look_of_each_annotator_at_each_case_is_recorded(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a case with predictions of two releases and labels of two annotators: the champion's and the newest."""
+    codes, expected, paths = twice(service), set(), []
+    champion = service.one(select(Alias.release_id).where(Alias.name == "champion"))
+    for number in range(2):
+        case = str(service.add_case(f"case {number}", cell_png(number))["id"])
+        labels = [service.answer(who, case, codes[0]).json()["label"]["id"] for who in ("anna", "ben")]
+        add_prediction_of_another_release(service, number, UUID(case))
+        expected |= {(who, UUID(case), champion, UUID(labels[-1])) for who in ("anna", "ben")}
+        paths += [(who, f"/v1/cases/{service.known_as(who, case)}") for who in ("anna", "ben")]
+    service.make_labels_final()
+    assert service.scalars(select(Exposure)) == []
+    assert {service.get(who, path).status_code for who, path in paths} == {200}
+    columns = (Annotator.name, Exposure.case_id, Exposure.release_id, Exposure.label_id)
+    assert set(service.rows(select(*columns).join_from(Exposure, Annotator))) == expected
+    monkeypatch.setattr(service.context.database, "write", raising(AssertionError("a second look waits for a writer")))
+    assert {service.get(who, path).status_code for who, path in paths} == {200}
+
+
+CHAINS: dict[str, list[tuple[str, bool]]] = {
+    "gave in": [("label", True), ("revision", False)],
+    "corrected": [("label", True), ("correction", True)],
+    "took back": [("label", True), ("retraction", True)],
+    "took back and gave in": [("label", True), ("retraction", True), ("revision", False)],
+    "never blind": [("label", False)],
+}
+
+
+def test_an_annotators_opinion_is_their_last_blind_label_unless_they_took_it_back() -> None:
+    history = [
+        NamedLabel(
+            Label(id=uuid.uuid4(), annotator_id=uuid.uuid5(uuid.NAMESPACE_OID, who), position=n, kind=k, blind=b), who
+        )
+        for who, chain in CHAINS.items()
+        for n, (k, b) in enumerate(chain)
+    ]
+    opinions = blindness.blind_opinions(history[::-1])
+    found = sorted((row.annotator, row.label.position) for row in opinions)
+    assert found == [("corrected", 1), ("gave in", 0), ("took back and gave in", 0)]
 
 
 def test_leases_and_answers_are_sent_at_steps_after_all_of_their_work(
