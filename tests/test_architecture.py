@@ -111,6 +111,8 @@ def test_a_circle_is_seen() -> None:
     assert _circles({"a": {"b"}, "b": {"c"}, "c": set(), "d": {"a"}}) == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_no_circle_of_files_and_none_of_folders() -> None:
     assert _circles(_file_graph()) == []
     assert _circles(folder_graph()) == []
@@ -151,6 +153,8 @@ def _names_taken_from(faces: set[str], path: Path) -> set[tuple[str, str]]:
     return taken
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_what_a_face_imports_is_used_there_or_by_another_room() -> None:
     """A face lists what it offers by importing it, so the linter cannot find what is imported for nothing."""
     faces = {"app.database.tables", *(f"app.{domain}.service" for domain in DOMAINS)}
@@ -226,6 +230,8 @@ def _modules_after(statement: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_serving_process_has_no_torch() -> None:
     assert not _modules_after("import app.main") & {"torch", "torchvision", "onnx", "safetensors"}
 

@@ -282,6 +282,8 @@ def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, que
     assert "Altair" not in frozen
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_frozen_report_states_what_it_covers(service: Service) -> None:
     store(service, "one", cell_png(1), {"r0": 0, "r1": 1}, site="north")
     period = {"since": "2020-01-01T00:00:00Z", "until": "2099-06-01T00:00:00Z"}

@@ -103,6 +103,7 @@ def test_names_and_images_of_two_specimens_are_kept_apart(service: Service) -> N
     assert "specimen" in refused["detail"]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("error", [MemoryError(), ServiceUnavailable("busy")])
 def test_a_retry_goes_on_after_a_crash_and_stores_nothing_twice(
@@ -193,6 +194,8 @@ def test_a_zip_is_stored_by_its_names_and_says_of_other_files_why_they_are_not(s
     assert "not an image by its name" in answer.json()["results"][3]["detail"]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_fifty_are_stored_at_once_and_more_by_an_import_with_a_row_each(

@@ -166,6 +166,7 @@ def test_an_outcome_counts_and_changes_no_share(service: Service) -> None:
     assert shown(service, specimen_id)["deciding_cells"] == []
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_rule_chooses_so_many_cells_of_a_specimen_and_no_label_enters(service: Service) -> None:
     choose_by_value(service, 4, audit_rate=0.05)
@@ -309,6 +310,8 @@ def test_an_erased_patient_leaves_no_specimen(service: Service) -> None:
     assert shown(service, kept)["n_cells"] == 2
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_laboratory_learns_from_completely_read_specimens(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     put_policy(service, reporting_groups=[GROUP])
     rng = np.random.default_rng(5)

@@ -110,6 +110,8 @@ def test_an_answer_waits_through_refusals_that_are_not_the_last_word(browser: Br
     assert set(labels(several)) - set(before) == {("cleo", "basophil", case)}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser, several: Installation) -> None:
     cleo = Person(browser, several, "cleo")
     case = open_case(cleo)

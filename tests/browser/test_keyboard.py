@@ -27,6 +27,9 @@ from tests.support.images import encode, photo
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
+
 CASES = 8
 _CASE = "document.querySelector('[data-read]')?.dataset.case"
 

@@ -13,6 +13,9 @@ from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
+
 LEAD_PAGES = (
     *("/worklist", "/report", "/report/appendix", "/policy", "/releases", "/jobs", "/imports", "/readers"),
     *("/people", "/audit", "/help"),

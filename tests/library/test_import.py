@@ -151,6 +151,8 @@ def test_every_package_that_is_imported_is_declared_where_it_is_needed() -> None
     assert undeclared == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_every_declared_package_is_imported_somewhere() -> None:
     known, declared = packages_distributions(), _declared()
     used = {

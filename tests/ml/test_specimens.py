@@ -174,6 +174,8 @@ def test_certain_cells_have_one_share_and_a_mix_of_counts() -> None:
     assert (draws.ratios * MIX[order]).mean(axis=(0, 1)) == pytest.approx(expected[order], abs=0.002)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_mix_is_that_of_expectation_maximisation_with_a_weak_prior() -> None:
     from quapy.method.aggregative import EMQ  # takes seconds
 

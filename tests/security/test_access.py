@@ -88,6 +88,8 @@ def test_a_route_without_a_guard_stops_the_start_up(settings: Settings) -> None:
     assert all(get_route_guard(route) for route in walk_routes(app) if route.path != "/forgotten")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_route_that_the_check_does_not_see_stops_the_start_up(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +245,8 @@ def ask(service: Service, method: str, path: str, who: str | None, kind: str) ->
     return statuses[0], pieces
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_every_route_that_takes_a_body_asks_who_is_calling_before_it_reads_a_byte(shared_service: Service) -> None:
     asked, wrong = 0, []
     for route in walk_routes(shared_service.client.app):  # type: ignore[arg-type]

@@ -216,6 +216,8 @@ def _context(settings: Settings) -> ServiceContext:
     return context
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_services_role_serves_and_cannot_take_a_trigger_off(
     roles: Roles, tiny_release: Path, tmp_path: Path
 ) -> None:

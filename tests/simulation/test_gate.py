@@ -56,6 +56,8 @@ def test_the_gate_reaches_its_goals() -> None:
         assert low <= found[one.name] <= high, one.name
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_joined_partitions_keep_first_labels_first() -> None:
     rng = np.random.default_rng(0)
     one, two = (draw_partition(world("identical"), rng, n) for n in (30, 20))
