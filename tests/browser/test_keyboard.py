@@ -27,8 +27,6 @@ from tests.support.images import encode, photo
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
-
 
 CASES = 8
 _CASE = "document.querySelector('[data-read]')?.dataset.case"
@@ -74,6 +72,8 @@ def test_a_day_by_keyboard_alone(browser: Browser, many: Installation, name: str
     assert reader.faults == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_decline_and_the_image_by_keyboard(browser: Browser, many: Installation) -> None:
     ben, page = begin_with(browser, many, "ben")
     for key in ("+", "+", "ArrowLeft"):
@@ -156,6 +156,8 @@ def test_a_cut_connection_stores_exactly_one_label(browser: Browser, many: Insta
     assert stored(many, "cleo") == before + 1
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_notice_of_a_lost_connection_ends_once_the_answer_is_stored(browser: Browser, many: Installation) -> None:
     before = stored(many, "cleo")
     _, page = begin_with(browser, many, "cleo")

@@ -13,8 +13,6 @@ from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
-
 
 LEAD_PAGES = (
     *("/worklist", "/report", "/report/appendix", "/policy", "/releases", "/jobs", "/imports", "/readers"),
@@ -24,6 +22,8 @@ LEAD_PAGES = (
 SECRETS = ("disagreement", "second read", "basophil-says", "triage", "adjudication")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_annotator_reads_blind_commits_and_sees_the_posterior(browser: Browser, installation: Installation) -> None:
     anna = Person(browser, installation, "anna")
     page = anna.page
@@ -86,6 +86,8 @@ def test_a_lead_sees_need_and_nothing_stored_runs(browser: Browser, installation
     assert lead.faults == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_lead_looks_closer_and_goes_on_by_the_keyboard(browser: Browser, installation: Installation) -> None:
     lead = Person(browser, installation, "lead")
     page = lead.go("/cells?state=to_read")
