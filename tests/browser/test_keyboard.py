@@ -27,7 +27,6 @@ from tests.support.images import encode, photo
 from tests.support.process import Installation
 from tests.support.waiting import wait_until
 
-
 CASES = 8
 _CASE = "document.querySelector('[data-read]')?.dataset.case"
 

@@ -13,7 +13,6 @@ from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.waiting import patient, wait_until
 
-
 LEAD_PAGES = (
     *("/worklist", "/report", "/report/appendix", "/policy", "/releases", "/jobs", "/imports", "/readers"),
     *("/people", "/audit", "/help"),
