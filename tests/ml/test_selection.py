@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.metrics import epistemic_loss
@@ -139,6 +139,7 @@ def test_those_that_wait_are_stood_in_for_and_are_no_non_response() -> None:
     assert (none_yet.non_response, none_yet.warnings()) == (0.0, [])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=80), st.floats(0.01, 1), st.floats(0.001, 1))
 def test_both_designs_spend_the_budget(scores: list[float], share: float, floor: float) -> None:
     dpe = np.array(scores)
