@@ -77,6 +77,8 @@ def test_a_slip_is_corrected_blind_and_only_the_last_answer_counts(service: Serv
     assert service.faults() == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("how", ["minutes", "seen", "twin seen", "ten cases", "signed out"])
 def test_a_final_label_is_not_corrected(service: Service, how: str) -> None:
@@ -148,6 +150,8 @@ def test_adjudication_is_asked_for_by_final_labels_alone(service: Service, agree
     assert (case["id"] in waiting) == undecided
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_correction_is_answered_alike_whatever_others_did(service: Service) -> None:
     """Nobody else has read the case; somebody has, otherwise or alike, finally or not yet; somebody has declined."""
     once(service, threshold=0.0, adjudicate_below=0.999)

@@ -92,6 +92,8 @@ def estimate_lines(service: Service) -> list[str]:
     return [line for line in service.metrics().splitlines() if line.startswith("secondread_estimate{")]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_gauges_are_published_by_the_worker_and_no_query(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.http.observability._COUNT_SECONDS", -1.0)  # count at every scrape
     collect(service, [cell_png(i) for i in range(16)], patients=True)
@@ -122,6 +124,8 @@ def test_a_service_whose_labels_are_all_of_one_class_shows_its_numbers_and_freez
     assert finish_job(service, "/v1/evaluations", partition="all")["error"] is None
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         store(service, f"case-{number}", cell_png(number), {"r": 0, "s": 1}, patient=f"p{number}")
@@ -138,6 +142,8 @@ def test_a_frozen_evaluation_is_of_one_moment(service: Service, monkeypatch: pyt
     assert set(pyarrow.parquet.read_table(frozen)["annotator"].to_pylist()) == {"r", "s"}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_weighted_metrics_equal_evaluate_with_the_exported_weights(service: Service, tmp_path: Path) -> None:
     codes = twice(service, threshold=0.86, audit_rate=0.4)
     for number in range(24):

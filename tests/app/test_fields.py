@@ -232,6 +232,8 @@ TOLD = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_manifest_names_fields_and_a_dry_run_says_what_is_wrong_with_them(service: Service, tmp_path: Path) -> None:
     source = tmp_path / "slides.zip"
     source.write_bytes(archive_with_fields())

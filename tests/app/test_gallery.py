@@ -106,6 +106,8 @@ def test_a_label_is_not_blind_revises_an_earlier_one_and_is_undone(service: Serv
     assert events == len(own_labels(service)) == 8
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_label_of_a_page_that_was_made_for_another_lead_is_refused(service: Service) -> None:
     """Two leads use one browser: the page of the first one is still open when the second one signs in."""
     service.add_cases(1)
@@ -206,6 +208,8 @@ def what_stands(service: Service, folder: Path) -> list[Any]:
     return [files, {k: v for k, v in metrics.items() if "at" not in k}, asked, agreement, need]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_evaluation_calibration_and_posteriors_stay_as_they_are(service: Service, tmp_path: Any) -> None:

@@ -226,6 +226,8 @@ def test_two_archives_at_once_do_not_share_a_file(tmp_path: Path) -> None:
         assert (first.path.read_bytes(), second.path.read_bytes()) == (small, other)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_archive_is_deleted_once_nobody_needs_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """After success at once; after a failure a week later, since trying it again goes on where it stopped."""
     names = ("done", "retried", "failed")
@@ -456,6 +458,8 @@ def n_cases(service: Service) -> int:
     return service.one(select(func.count()).select_from(Case))
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_check_says_what_the_dry_run_says_and_the_import_does_it(service: Service, tmp_path: Path) -> None:
     collect(service, [cell_png(number) for number in range(2)], patients=False)
     source = archive(tmp_path)

@@ -252,6 +252,8 @@ def test_a_queued_job_is_cancelled_at_once_and_a_running_one_writes_no_more(serv
     assert cancellations(service) == 2  # not where there was nothing to cancel
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_job_is_cancelled_while_a_batch_is_written_and_writes_no_other(service: Service, batches: int) -> None:
@@ -290,6 +292,8 @@ def test_a_job_is_cancelled_while_a_batch_is_written_and_writes_no_other(service
     assert cancellations(service) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_cancelled_job_that_is_tried_again_goes_on_and_its_first_run_writes_nothing(service: Service) -> None:
     job_id = submit(service.context, "evaluation", {})
     stopped: list[str] = []

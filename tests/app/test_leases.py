@@ -222,6 +222,8 @@ def test_a_change_of_mind_after_the_reveal_is_tagged_and_the_blind_opinion_stand
     assert [row["label"] for row in service.document(labels)["items"]] == [codes[1]]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_correction_before_any_reveal_stays_blind(service: Service) -> None:
     set_policy(service, reveal="never")
     case = service.add_case()

@@ -29,6 +29,8 @@ from tests.support.tiny_release import edit_release
 EVERYTHING = {"partition": "all", "weighting": "none"}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("rule", ["disagreement", "expected_gain"])
 def test_the_share_of_second_reads_is_that_of_todays_rule_everywhere(service: Service, rule: str) -> None:
     collect(service, [cell_png(number) for number in range(40)], patients=True)
@@ -140,6 +142,8 @@ def per_cent(found: dict[str, Any]) -> str:
     return f"{found['value']:.0%} (95% CI {100 * found['low']:.0f}–{found['high']:.0%})"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_every_number_of_the_page_is_the_apis(service: Service, tiny_release: Path, tmp_path: Path) -> None:
     collect(service, [cell_png(number) for number in range(48)], patients=True)
     first = service.document("/v1/releases")["items"][0]["id"]

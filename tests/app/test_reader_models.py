@@ -180,6 +180,8 @@ def test_pages_tell_managers_how_labels_are_weighed_and_annotators_only_that_the
     assert "hasty labels" not in alike
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_too_few_labels_are_refused_in_words(service: Service) -> None:
     store(service, "one", cell_png(), {"only": 0})
     done = finish_job(service, "/v1/reader-models")

@@ -229,6 +229,8 @@ def test_adding_a_release_without_a_check_warns_and_offers_to_fit_one(
     assert len(left) == 3, left
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_metrics_that_are_not_of_this_network_are_marked_and_shown_as_those_of_the_maker(
     service: Service, tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

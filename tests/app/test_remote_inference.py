@@ -374,6 +374,8 @@ def test_each_refusal_is_told_and_passes(triton: Triton, status: int, said: str)
     assert len(network.run(inputs)[0]) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @undone("T27", "the bytes of an answer have a limit", remote, "BYTES_PER_NUMBER", 10**9)
 @pytest.mark.parametrize("how", ["bomb", "endless", "slow", "slow headers"])
 @pytest.mark.parametrize("what", ["metadata", "numbers"])

@@ -257,6 +257,8 @@ def plots(page: str) -> list[str]:
     return re.findall(r'<div class="plot.*?\n</div>', page, re.DOTALL)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("question", [{}, ALL])
 def test_a_frozen_report_says_and_draws_what_the_page_does(service: Service, question: dict[str, str]) -> None:
     collect(service, [cell_png(number) for number in range(24)], patients=True)

@@ -94,6 +94,8 @@ def test_what_was_under_way_in_a_backup_is_cancelled(service: Service, tmp_path:
     assert service.document(f"/v1/jobs/{asked['id']}")["state"] == "queued"  # the original goes on
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_backup_of_a_development_version_is_refused_at_once(service: Service, tmp_path: Path) -> None:
     write_backup(service.context, tmp_path / "backup")
     manifest = tmp_path / "backup" / "manifest.json"

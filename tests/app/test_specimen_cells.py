@@ -103,6 +103,8 @@ def test_names_and_images_of_two_specimens_are_kept_apart(service: Service) -> N
     assert "specimen" in refused["detail"]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 @pytest.mark.parametrize("error", [MemoryError(), ServiceUnavailable("busy")])

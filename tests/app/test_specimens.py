@@ -151,6 +151,8 @@ def test_a_label_makes_the_shares_stale_until_they_are_measured_again(service: S
     assert service.one(select(SpecimenResult.computed_at)) == again
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_outcome_counts_and_changes_no_share(service: Service) -> None:
     put_policy(service, reporting_groups=[GROUP])
     specimen_id = add_specimen(service)
@@ -166,6 +168,8 @@ def test_an_outcome_counts_and_changes_no_share(service: Service) -> None:
     assert shown(service, specimen_id)["deciding_cells"] == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_the_rule_chooses_so_many_cells_of_a_specimen_and_no_label_enters(service: Service) -> None:

@@ -225,6 +225,8 @@ def test_processes_that_cannot_find_each_other_are_refused(monkeypatch: pytest.M
         pass
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_process_that_never_came_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     for name, value in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 2), ("MASTER_PORT", port)):

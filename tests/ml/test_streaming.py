@@ -143,6 +143,8 @@ def same(found: Any, expected: Any) -> None:
             assert found["metrics"][name][end] == about, (name, end)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("columns", "n_shards"), [({}, 3), (COLUMNS, 17)])
 def test_parts_in_any_order_are_the_stream(
     stored: tuple[Path, Path], tmp_path: Path, columns: dict[str, str], n_shards: int

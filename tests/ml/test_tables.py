@@ -342,6 +342,8 @@ def test_plots_are_written(two_models: dict[str, Any]) -> None:
     assert all("<svg" in path.read_text() for path in (folder / "plots").iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_help_everywhere() -> None:
     commands = "train calibrate export predict score score-finish evaluate audit agreement reproduce serve demo"
     for command in ([], *([name] for name in commands.split())):

@@ -164,6 +164,8 @@ def test_loss_weighs_cases_by_their_labels() -> None:
     assert count_weighted_nll(logits, torch.zeros(2, 2)).item() == 0
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", NETWORK_NAMES)
 def test_networks_return_logits_and_features_and_gradients_reach_everything(name: str) -> None:
     torch.manual_seed(0)

@@ -292,6 +292,8 @@ def test_one_odd_event_is_named_and_the_others_are_compared(service: Service, od
     assert not [fault for fault in faults if fault.startswith("accounts")]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_frozen_report_names_the_head(service: Service) -> None:
     case = service.add_case("case", cell_png(1), patient="p")
     service.outside_label(case["id"], "reader", "blast")

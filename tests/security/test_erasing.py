@@ -216,6 +216,8 @@ def test_nothing_is_found_in_a_bucket_nor_in_the_home_of_another_process(
     assert other.faults() == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_import_under_way_and_a_reason_that_names_the_patient_are_refused(service: Service, command: Any) -> None:
     store(service, EXTERNAL, picture(), {}, patient=PATIENT)
     waiting = send(service, packed([f"{FILE},{EXTERNAL}-2,{PATIENT},,"], {FILE: picture(6)}))
@@ -240,6 +242,8 @@ def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service
         erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.both_databases
 def test_while_somebody_reads_the_database_the_erasure_is_unfinished_and_the_worker_ends_it(service: Service) -> None:
     context = service.context

@@ -81,6 +81,8 @@ def test_pictures_of_up_to_a_megapixel_of_8_bits_are_cheap() -> None:
     assert CHEAP_PIXELS == 1_000_000
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @undone("T4", "a JPEG of many scans is decoded where it can be ended", image_container_checks, "SCANS", 10**9)
 def test_a_jpeg_that_goes_over_its_blocks_for_minutes_is_stopped(
     shared_service: Service, monkeypatch: pytest.MonkeyPatch
@@ -339,6 +341,8 @@ def opened_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return opened
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_not_opened_where_others_are_served(
     name: str, shared_service: Service, given_away: list[int], opened_here: list[object]

@@ -328,6 +328,8 @@ def test_a_set_has_a_name_that_can_be_seen(service: Service) -> None:
         assert refused.status_code == 422, name
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_new_annotators_read_once_they_are_qualified(service: Service) -> None:
     set_policy(service, **ONCE)
     settle(service, 24)

@@ -189,6 +189,8 @@ def test_a_graph_that_is_not_plain_is_refused_before_it_runs(
     require_plain_graph(tiny_release / "network.onnx")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("change", [blind_to_white, infinite_features])
 def test_a_network_that_has_no_answer_to_some_image_is_refused(
     tmp_path: Path, tiny_release: Path, change: Change
