@@ -18,6 +18,8 @@ from app.specimens.measuring import refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
 from ml.specimens.cells import Group, Threshold
 from ml.specimens.shares import measure_specimen
+from tests.app.test_leases import classes_of
+from tests.app.test_reader_models import put_model, switch, two_readers
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png, store
 
@@ -359,3 +361,22 @@ def test_an_export_has_the_specimen_of_each_cell_and_its_shares(service: Service
     share = document["groups"][0]["patient"]
     assert (row["specimen"], row["group"], row["n_cells"]) == ("S-1", "blasts", "3")
     assert [float(row[f"patient_{name}"]) for name in ("share", "low", "high")] == [share["share"], *share["interval"]]
+
+
+def test_labels_weigh_by_who_gave_them_once_a_model_is_in_use(service: Service) -> None:
+    put_policy(service, reporting_groups=[GROUP])
+    specimens = {name: add_specimen(service, name) for name in ("careful", "careless")}
+    for name in specimens:
+        for case_id in add_cells(service, name, 20):
+            service.outside_label(case_id, name, "blast")
+    alike = {name: shown(service, one) for name, one in specimens.items()}
+    version = put_model(service, two_readers(len(classes_of(service))))
+    assert switch(service, version, 0).status_code == 200
+    assert all(row["stale"] for row in service.items("/v1/specimens"))
+    named = {name: shown(service, one) for name, one in specimens.items()}
+    shares = {name: document["groups"][0]["slide"]["share"] for name, document in named.items()}
+    assert shares["careful"] > shares["careless"] + 0.05
+    for name, document in named.items():
+        assert "annotator variance unknown" in alike[name]["assumes"]
+        assert "annotator variance unknown" not in document["assumes"]
+        assert document["groups"][0]["components"]["annotators"] >= 0
