@@ -57,6 +57,7 @@ from app.web.releases import router as release_pages
 from app.web.render import StaticAssets
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
+from app.web.specimens.pages import router as specimen_pages
 from app.web.today import router as today_pages
 from secondread import __version__
 
@@ -87,6 +88,7 @@ _ROUTERS = (
     reader_pages,
     resident_pages,
     cell_pages,
+    specimen_pages,
     annotator_pages,
     practice_pages,
     reference_pages,

@@ -187,11 +187,14 @@ class CaseFilter:
     among: Select[uuid.UUID] | None = None
     #: condition on cells that no annotator is left for: settled ones of them are left out
     stuck: ColumnElement[bool] | None = None
+    specimen_id: uuid.UUID | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
         equal = {Case.external_id: self.external_id, Case.patient: self.patient, Case.site: self.site}
         conditions: list[ColumnElement[bool]] = [col == value for col, value in equal.items() if value is not None]
+        if self.specimen_id is not None:
+            conditions.append(Case.specimen_id == self.specimen_id)
         if self.partition is not None:
             conditions.append(Case.partition == self.partition)
         if self.search is not None:

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from app.http.models import Line, Reason, RequestModel
+from app.http.models import Line, Reason, RequestModel, ResponseModel
 from ml.messages import Message
 
 
@@ -30,3 +30,9 @@ class AssignmentIn(RequestModel):
     """An annotator who is to read a cell."""
 
     annotator: Line
+
+
+class AssignedReadsOut(ResponseModel):
+    """How many reads were assigned."""
+
+    n_assigned: int

@@ -18,7 +18,7 @@ from app.http.principal import Principal
 from app.outcomes import queries
 from app.outcomes.queries import lock_cells
 from app.outcomes.rules import MIN_OPINIONS, RuleDecision, conclude_opinions
-from app.outcomes.schemas import AssignmentIn, OutcomeIn
+from app.outcomes.schemas import AssignedReadsOut, AssignmentIn, OutcomeIn
 from app.releases.service import class_names
 from app.triage import service as triage
 from ml.messages import Message, Term
@@ -212,19 +212,43 @@ def ask_annotator(
 ) -> ReadRequest:
     """Ask an annotator for the open read of a cell, or for an adjudication if none is open and it is not settled."""
     request = triage.ask_annotator(session, keys, principal, case_id, annotator_id)
-    if request.round == "adjudication":  # a planned read is wanted whatever the outcome is
-        case = session.get_one(Case, case_id)
-        _require_open(session, case, cases.read_outcomes(session, [case_id]).get(case_id))
+    _require_unsettled(session, [request])
     return request
+
+
+def _require_unsettled(session: Session, asked: Collection[ReadRequest]) -> None:
+    """Refuse adjudications of settled cells; a planned read is wanted whatever the outcome is."""
+    outcomes = cases.read_outcomes(session, [request.case_id for request in asked])
+    for request in asked:
+        if request.round == "adjudication":
+            _require_open(session, session.get_one(Case, request.case_id), outcomes.get(request.case_id))
 
 
 def assign_read(
     session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, body: AssignmentIn
 ) -> tuple[int, RequestOut]:
     """Assign the next open read of a cell to an annotator, or an adjudication if no read is open."""
-    annotator = session.execute(select(Annotator).where(Annotator.name == body.annotator)).scalar_one_or_none()
-    if annotator is None or annotator.id not in {one.id for one in triage.list_eligible_annotators(session)}:
-        raise Conflict("no annotator with this name can be asked for a read")
+    annotator = _eligible_annotator(session, body.annotator)
     request = ask_annotator(session, keys, principal, case_id, annotator.id)
     rows = dict(cases.requests_of(session, [case_id])[case_id])
     return 201, cases.request_out(request, rows[request])
+
+
+def assign_reads(
+    session: Session, keys: AuditKeys, principal: Principal, case_ids: Collection[uuid.UUID], name: str
+) -> AssignedReadsOut:
+    """Assign a read of each cell to an annotator; cells that are settled, or that they have met, stay as they are."""
+    annotator = _eligible_annotator(session, name)
+    left = set(case_ids) - cases.read_outcomes(session, list(case_ids)).keys()
+    asked, refused = triage.ask_for_reads(session, keys, principal, left, annotator.id)
+    if refused and not asked:
+        raise refused[0]
+    _require_unsettled(session, asked)  # of those that were settled meanwhile, with the locks held
+    return AssignedReadsOut(n_assigned=len(asked))
+
+
+def _eligible_annotator(session: Session, name: str) -> Annotator:
+    annotator = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
+    if annotator is None or annotator.id not in {one.id for one in triage.list_eligible_annotators(session)}:
+        raise Conflict("no annotator with this name can be asked for a read")
+    return annotator

@@ -1,7 +1,6 @@
 """HTTP routes of specimens."""
 
 import uuid
-from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -12,11 +11,10 @@ from app.context import AppContext
 from app.database.engine import ReadSession, WriteSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.database.tables.values import SpecimenState
-from app.http.errors import NotFound, Problem, list_problem_responses
+from app.http.errors import NotFound, list_problem_responses
 from app.http.models import Line, Moment
 from app.http.principal import Principal
 from app.specimens import service
-from app.specimens.measuring import refresh_specimen
 from app.specimens.schemas import SpecimenIn, SpecimenOut, SpecimensOut
 
 router = APIRouter(tags=["specimens"], route_class=GuardedRoute)
@@ -67,11 +65,7 @@ def list_specimens(
 
 
 def _measure_if_stale(specimen_id: uuid.UUID, context: AppContext) -> None:
-    """Measure a specimen whose shares are stale, before its session begins."""
-    with context.database.read() as session:
-        service.existing_specimen(session, specimen_id)
-    with suppress(Problem):  # a service that cannot write shows what it has, as stale
-        refresh_specimen(context, specimen_id)
+    service.measure_if_stale(context, specimen_id)
 
 
 @router.get(

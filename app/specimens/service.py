@@ -2,9 +2,10 @@
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
-from sqlalchemy import Select, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.cases.service import (
@@ -22,11 +23,14 @@ from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Case, Specimen, SpecimenResult
 from app.database.tables.values import SpecimenState
-from app.http.errors import NotFound
+from app.http.errors import NotFound, Problem
 from app.http.principal import Principal
-from app.specimens.measuring import bases_of
+from app.specimens.measuring import MOST_DECIDING as MOST_DECIDING
+from app.specimens.measuring import bases_of, refresh_specimen
 from app.specimens.schemas import MeasuredShares, SpecimenIn, SpecimenOut, SpecimensOut
 
+# when a specimen was taken, or stored if that is not known
+_TAKEN = func.coalesce(Specimen.collected_at, Specimen.created_at)
 # cases whose specimens are read in one statement
 _TOGETHER = 1000
 _COLUMNS = (
@@ -68,8 +72,10 @@ def list_specimens(
     patient: str | None = None,
     site: str | None = None,
     after: datetime | None = None,
+    search: str | None = None,
+    taken: tuple[datetime, datetime] | None = None,
 ) -> SpecimensOut:
-    """A page of specimens, newest first."""
+    """A page of specimens, newest first; ``search`` covers parts of external ids and patients."""
     statement = select(Specimen).outerjoin(SpecimenResult, SpecimenResult.specimen_id == Specimen.id)
     statement = statement.where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc())
     if state is not None:
@@ -79,11 +85,52 @@ def list_specimens(
     statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
     if after is not None:
         statement = statement.where(Specimen.created_at > after)
+    if search is not None:
+        found = [column.icontains(search, autoescape=True) for column in (Specimen.external_id, Specimen.patient)]
+        statement = statement.where(or_(*found))
+    if taken is not None:
+        statement = statement.where(taken[0] <= _TAKEN, taken[1] > _TAKEN)
     if cursor is not None:
         statement = statement.where(Specimen.id < decode_cursor(cursor))
     rows = list(session.execute(statement.limit(limit + 1)).scalars())
     next_cursor = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
     return SpecimensOut(items=specimens_out(session, rows[:limit]), next_cursor=next_cursor)
+
+
+def list_specimen_sites(session: Session) -> list[str]:
+    """Every site that a specimen names, in order."""
+    named = select(Specimen.site).where(Specimen.site.is_not(None)).distinct().order_by(Specimen.site)
+    return [site for site in session.execute(named).scalars() if site is not None]
+
+
+def earlier_specimens(session: Session, specimen_id: uuid.UUID, most: int) -> list[SpecimenOut]:
+    """Specimens of the same patient that are older, the newest of them, the oldest first."""
+    own = existing_specimen(session, specimen_id)
+    if own.patient is None:
+        return []
+    older = (
+        Specimen.patient == own.patient,
+        Specimen.erased_at.is_(None),
+        (own.collected_at or own.created_at) > _TAKEN,
+    )
+    statement = select(Specimen).where(*older).order_by(_TAKEN.desc(), Specimen.id.desc()).limit(most)
+    return specimens_out(session, list(session.execute(statement).scalars())[::-1])
+
+
+def neighbouring_specimens(session: Session, specimen_id: uuid.UUID) -> tuple[uuid.UUID | None, uuid.UUID | None]:
+    """The next newer and the next older specimen."""
+    there = select(Specimen.id).where(Specimen.erased_at.is_(None)).limit(1)
+    newer = there.where(Specimen.id > specimen_id).order_by(Specimen.id)
+    older = there.where(Specimen.id < specimen_id).order_by(Specimen.id.desc())
+    return session.execute(newer).scalar_one_or_none(), session.execute(older).scalar_one_or_none()
+
+
+def measure_if_stale(context: ServiceContext, specimen_id: uuid.UUID) -> None:
+    """Measure a specimen whose shares are stale, before its caller's session begins."""
+    with context.database.read() as session:
+        existing_specimen(session, specimen_id)
+    with suppress(Problem):  # a service that cannot write shows what it has, as stale
+        refresh_specimen(context, specimen_id)
 
 
 def specimens_out(session: Session, specimens: list[Specimen]) -> list[SpecimenOut]:
@@ -117,8 +164,7 @@ def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str)
 def list_specimen_cells(session: Session, specimen_id: uuid.UUID, cursor: str | None, limit: int) -> CasesOut:
     """A page of a specimen's cells, newest first."""
     existing_specimen(session, specimen_id)
-    cells: Select[uuid.UUID] = select(Case.id).where(Case.specimen_id == specimen_id, Case.erased_at.is_(None))
-    return list_cases(session, CaseFilter(among=cells), cursor, limit)
+    return list_cases(session, CaseFilter(specimen_id=specimen_id), cursor, limit)
 
 
 def tables_of_specimens(session: Session, case_ids: Sequence[uuid.UUID]) -> tuple[list[str], dict[str, list[str]]]:

@@ -81,23 +81,47 @@ def ask_annotator(
     session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, annotator_id: uuid.UUID
 ) -> ReadRequest:
     """Ask an annotator for the open read of a cell, or for an adjudication if none is open."""
+    asked, refused = ask_for_reads(session, keys, principal, [case_id], annotator_id)
+    if refused:
+        raise refused[0]
+    return asked[0]
+
+
+def ask_for_reads(
+    session: Session, keys: AuditKeys, principal: Principal, case_ids: Collection[uuid.UUID], annotator_id: uuid.UUID
+) -> tuple[list[ReadRequest], list[Conflict]]:
+    """Ask an annotator for a read of each cell; cells for which that is refused stay as they are."""
     annotator = next((one for one in list_eligible_annotators(session, guests=True) if one.id == annotator_id), None)
     if annotator is None:
         raise Conflict(
             "this annotator may not read: disabled, not blind or not qualified; "
             "qualify them under Team, or choose another one"
         )
-    waiting = lock_open_reads(session, Case.id == case_id)  # requests are locked before their case
-    case = session.get(Case, case_id, with_for_update=True, populate_existing=True)
-    if case is None or case.erased_at is not None:
+    waiting = lock_open_reads(session, Case.id.in_(case_ids))  # requests are locked before their cases
+    locked = select(Case).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id).with_for_update()
+    cells = list(session.execute(locked.execution_options(populate_existing=True)).scalars())
+    if len(cells) < len(set(case_ids)):
         raise NotFound("there is no such cell")
-    request = _own_or_free(session, waiting, annotator_id)
+    asked, refused = [], []
+    for case in cells:
+        try:
+            asked.append(_ask_for_read(session, case, [one for one in waiting if one.case_id == case.id], annotator))
+        except Conflict as conflict:
+            refused.append(conflict)
+    if asked:
+        _record_assignment(session, keys, principal, asked, annotator_id)
+    return asked, refused
+
+
+def _ask_for_read(session: Session, case: Case, waiting: Sequence[ReadRequest], annotator: Annotator) -> ReadRequest:
+    """Ask for one read; a refusal comes before anything is written."""
+    request = _own_or_free(session, waiting, annotator.id)
     if request is None:
         if any(one.round == "planned" and one.state == "leased" for one in waiting):
             raise Conflict("an annotator is reading this cell now; try again later")
         request = new_adjudication(session, case)
-    left = list_assignable_annotators(session, request, twins_of_case(session, case_id), guests=True)
-    if annotator_id not in left:
+    left = list_assignable_annotators(session, request, twins_of_case(session, case.id), guests=True)
+    if annotator.id not in left:
         raise Conflict(
             "{annotator} has met the cell {cell} or a near-duplicate of it, or may know it as a reference cell",
             annotator=annotator.name,
@@ -105,10 +129,9 @@ def ask_annotator(
         )
     session.add(request)
     session.flush()  # a draw refers to its request
-    if request.annotator_id != annotator_id:
-        _assign(session, request, annotator_id, left)
+    if request.annotator_id != annotator.id:
+        _assign(session, request, annotator.id, left)
     refresh_waiting(session, case)
-    _record_assignment(session, keys, principal, [request], annotator_id)
     return request
 
 

@@ -26,7 +26,7 @@ from app.triage.assignment import (
     require_qualified,
     twins_of_case,
 )
-from app.triage.by_hand import ask_annotator, assign_open_reads, new_adjudication, set_due_day
+from app.triage.by_hand import ask_annotator, ask_for_reads, assign_open_reads, new_adjudication, set_due_day
 from app.triage.planning import (
     ImageIdentity,
     are_twins,

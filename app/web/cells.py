@@ -48,6 +48,7 @@ class CellQuery:
     sort: cases.CaseSort = "stored"
     down: bool = True
     page: int = 1
+    specimen: uuid.UUID | None = None
 
     @property
     def query(self) -> str:
@@ -74,7 +75,13 @@ class CellQuery:
         among = cases.overdue_cells(time_of(session)) if state == "overdue" else among
         stuck = no_annotator_left(session, Case.id) if state in {"to_read", "overdue"} else None
         return cases.CaseFilter(
-            search=wanted, searched_classes=classes, state=state, site=self.site or None, among=among, stuck=stuck
+            search=wanted,
+            searched_classes=classes,
+            state=state,
+            site=self.site or None,
+            specimen_id=self.specimen,
+            among=among,
+            stuck=stuck,
         )
 
 
@@ -89,8 +96,9 @@ def _query_of(
     sort: Annotated[cases.CaseSort, Query()] = "stored",
     down: Annotated[bool, Query()] = True,
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+    specimen: uuid.UUID | None = None,
 ) -> CellQuery:
-    return CellQuery(search, state, site, sort, down, page)
+    return CellQuery(search, state, site, sort, down, page, specimen)
 
 
 #: The list that an address names.

@@ -108,6 +108,8 @@ TERMS = (
     *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
     # purposes of sets, names of releases, ways to fit
     *("training", "qualification", "champion", "challenger"),
+    # states of specimens, and decisions at a threshold
+    *("decided", "signed", "above", "below"),
 )
 
 

@@ -36,7 +36,11 @@ _LEAD = {
         ("/worklist", _("Worklist"), "cases:read"),
         ("/flagged", _("Flagged cells"), "manage"),
     ),
-    _("Cells"): (("/cells", _("All cells"), "cases:read"), ("/imports", _("Import"), "cases:write")),
+    _("Cells"): (
+        ("/cells", _("All cells"), "cases:read"),
+        ("/specimens", _("Specimens"), "cases:read"),
+        ("/imports", _("Import"), "cases:write"),
+    ),
     _("Quality"): (
         ("/report", _("Report"), "metrics:read"),
         ("/report/appendix", _("Statistician's appendix"), "metrics:read"),
