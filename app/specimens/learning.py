@@ -16,7 +16,7 @@ from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction, CountedLabel, Specimen, SpecimenKnowledge
 from app.releases.service import class_codes, existing_release, served_release_id
 from app.specimens.measuring import final_opinions, laboratory_of, with_labels
-from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, reporting_groups
+from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, differential_groups
 from ml.annotations import Annotations
 from ml.distributions.families import has_concentration
 from ml.specimens.cells import Group
@@ -148,10 +148,10 @@ def _planned_labels(session: Session, classes: Sequence[str]) -> Annotations:
 
 
 def _setting(session: Session) -> tuple[uuid.UUID, list[str], list[Group]]:
-    """The release that is served, its classes and the reporting groups."""
+    """The release that is served, its classes and the groups of a differential."""
     release_id = served_release_id(session)
     classes = class_codes(existing_release(session, release_id))
-    groups = reporting_groups(current_policy(session), classes) or [Group(code, (code,)) for code in classes]
+    groups = differential_groups(current_policy(session), classes)
     return release_id, classes, groups
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from sqlalchemy import func, select
@@ -34,7 +34,14 @@ from app.specimens.schemas import (
     SpecimenReadsOut,
     ThresholdOut,
 )
-from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, reporting_groups, sum_values
+from app.triage.service import (
+    SpecimenCells,
+    cells_of_specimen,
+    current_policy,
+    differential_groups,
+    reporting_groups,
+    sum_values,
+)
 from ml.annotations import Annotations
 from ml.messages import Message
 from ml.specimens.cells import MOST_DRAWS, Group, NamedReads
@@ -139,7 +146,7 @@ def measure(session: Session, specimen_id: uuid.UUID) -> Measured:
     policy, cells = current_policy(session), cells_of_specimen(session, specimen_id)
     if cells is None:
         return Measured()
-    groups = reporting_groups(policy, cells.classes) or [Group(code, (code,)) for code in cells.classes]
+    groups = differential_groups(policy, cells.classes)
     (specimen, reads), laboratory = with_labels(session, cells), laboratory_of(session, cells.release_id)
     shares = measure_specimen(specimen, groups, laboratory)
     outcomes = {one: row.outcome.class_code for one, row in read_outcomes(session, cells.case_ids).items()}
@@ -172,7 +179,9 @@ def _deciding_cells(
     shares: SpecimenShares, cells: SpecimenCells, policy: PolicyRow, closed: set[uuid.UUID]
 ) -> list[DecidingCellOut]:
     """Cells of which a further read is worth most, those left out that are settled or fully read."""
-    values, ties = sum_values(shares, policy.specimen_goal or "decision")
+    reported = len(reporting_groups(policy, cells.classes)) or len(shares.groups)
+    valued = replace(shares, groups=shares.groups[:reported])
+    values, ties = sum_values(valued, policy.specimen_goal or "decision")
     names = tuple(map(str, cells.case_ids))
     place = {name: row for row, name in enumerate(names)}
     chosen = choose_reads(values, len(names), names, ties)

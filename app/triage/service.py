@@ -74,6 +74,7 @@ from app.triage.schemas import (
 from app.triage.specimen_reads import (
     SpecimenCells,
     cells_of_specimen,
+    differential_groups,
     plan_specimen,
     reporting_groups,
     sum_values,

@@ -107,6 +107,13 @@ def reporting_groups(policy: PolicyRow, classes: Sequence[str]) -> list[Group]:
     ]
 
 
+def differential_groups(policy: PolicyRow, classes: Sequence[str]) -> list[Group]:
+    """Groups of a differential: those that a policy reports, and each class of no group alone."""
+    groups = reporting_groups(policy, classes)
+    taken = {code for group in groups for code in group.classes} | {group.name for group in groups}
+    return groups + [Group(code, (code,)) for code in classes if code not in taken]
+
+
 def sum_values(shares: SpecimenShares, goal: str) -> tuple[FloatArray, FloatArray | None]:
     """Values (n,) of a read of each cell for a goal, and what ranks cells with the same value."""
     share = np.sum([group.read_values for group in shares.groups], axis=0)

@@ -104,7 +104,10 @@ def test_the_shares_are_those_of_the_library(service: Service) -> None:
     with service.context.database.read() as session:
         cells = cells_of_specimen(session, uuid.UUID(specimen_id))
     assert cells is not None
-    expected = measure_specimen(cells.measured(), [Group("blasts", ("blast",), (Threshold(0.2, 5.0),))])
+    others = [Group(code, (code,)) for code in cells.classes if code != "blast"]
+    expected = measure_specimen(cells.measured(), [Group("blasts", ("blast",), (Threshold(0.2, 5.0),)), *others])
+    assert [one["group"] for one in document["groups"]] == [group.group for group in expected.groups]
+    assert sum(one["slide"]["share"] for one in document["groups"]) == pytest.approx(1)
     share, group = expected.groups[0], document["groups"][0]
     assert (document["n_cells"], document["mix"], document["version"], document["stale"]) == (24, "own", 1, False)
     assert group["patient"] == {"share": share.patient.share, "interval": [share.patient.low, share.patient.high]}
@@ -338,7 +341,7 @@ def test_a_laboratory_learns_from_completely_read_specimens(service: Service, mo
     assert "cells independent within the specimen" not in document["assumes"]
     assert "annotator variance unknown" not in document["assumes"]
     assert len(classes) == 8
-    (check,) = json.loads(command_line(service, monkeypatch, "specimens", "check", "--json"))
+    check, *_ = json.loads(command_line(service, monkeypatch, "specimens", "check", "--json"))
     assert (check["group"], check["n_specimens"]) == ("blasts", 21)
     assert sum(band["n_specimens"] for band in check["by_share"]) == 21
     assert check["overdispersion"] >= 1
@@ -357,7 +360,7 @@ def test_an_export_has_the_specimen_of_each_cell_and_its_shares(service: Service
     service.export(tmp_path / "out", images=False)
     cells = list(csv.DictReader((tmp_path / "out" / "predictions.csv").read_text().splitlines()))
     assert sorted(row["specimen"] for row in cells) == ["", "S-1", "S-1", "S-1"]
-    (row,) = csv.DictReader((tmp_path / "out" / "specimens.csv").read_text().splitlines())
+    row, *_ = csv.DictReader((tmp_path / "out" / "specimens.csv").read_text().splitlines())
     share = document["groups"][0]["patient"]
     assert (row["specimen"], row["group"], row["n_cells"]) == ("S-1", "blasts", "3")
     assert [float(row[f"patient_{name}"]) for name in ("share", "low", "high")] == [share["share"], *share["interval"]]
