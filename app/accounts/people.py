@@ -180,10 +180,11 @@ def issue_one_time_password(session: Session, keys: AuditKeys, name: str, *, act
     return password
 
 
-def begin_session(session: Session, keys: AuditKeys, account: Account) -> str:
+def begin_session(session: Session, keys: AuditKeys, account: Account, authenticated_at: datetime | None = None) -> str:
     """New browser session of an account; returns its token."""
     token = secrets.token_urlsafe(32)
-    session.add(BrowserSession(account_id=account.id, token_sha256=hash_secret(token), seen_at=time_of(session)))
+    times = {"seen_at": time_of(session), "authenticated_at": authenticated_at}
+    session.add(BrowserSession(account_id=account.id, token_sha256=hash_secret(token), **times))
     events.record_event(session, keys, actor=account.name, action="session.start", object_id=account.id)
     return token
 

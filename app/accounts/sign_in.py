@@ -7,21 +7,23 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from fastapi import Request
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.accounts.names import normal_name
 from app.accounts.passwords import verify_password_async
-from app.accounts.people import begin_session, hash_secret
+from app.accounts.people import WrongPassword, begin_session, confirm_password, hash_secret
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.database.engine import Database
-from app.database.tables import Account
-from app.http.errors import Forbidden
+from app.database.tables import Account, BrowserSession, time_of
+from app.http.errors import Forbidden, RateLimited
 from app.http.limiter import FIRST_WAIT, FREE_TRIES, LONGEST_WAIT
-from app.http.principal import network_of, public_origin
+from app.http.principal import Principal, network_of, public_origin
 from ml.messages import Message
 
 
@@ -129,7 +131,7 @@ async def sign_in(
         throttle.succeeded(address, name)
         return begun
     if throttle.failed(address, name) and account_secrets is not None:
-        await run_in_threadpool(_note_throttling, database, keys, account_secrets)
+        await run_in_threadpool(_note_throttling, database, keys, account_secrets.account_id)
     return SignInResult(None, _REFUSED)
 
 
@@ -161,8 +163,45 @@ def _begin_session_if_unchanged(
         return SignInResult(begin_session(session, keys, account), used_up=used_up)
 
 
-def _note_throttling(database: Database, keys: AuditKeys, known: _AccountSecrets) -> None:
+def _note_throttling(database: Database, keys: AuditKeys, account_id: uuid.UUID) -> None:
     """Record password guessing at an account, once per series of wrong passwords."""
     with database.write() as session:
-        name = session.get_one(Account, known.account_id).name
-        events.record_event(session, keys, actor=name, action="account.throttle", object_id=known.account_id)
+        name = session.get_one(Account, account_id).name
+        events.record_event(session, keys, actor=name, action="account.throttle", object_id=account_id)
+
+
+#: How long after a sign-in at an OpenID provider a person may sign, and by how much its clock may be ahead.
+FRESH, AHEAD = timedelta(minutes=5), timedelta(minutes=1)
+
+
+class SignInTooOld(Forbidden):
+    """Somebody signs whose last sign-in at the provider is too long ago."""
+
+    code, title = "sign-in-too-old", "Sign in again"
+
+
+def confirm_signer(request: Request, session: Session, principal: Principal, password: str | None) -> None:
+    """Make sure that the person is there who signs: by password, throttled as at sign-in, or by a fresh sign-in.
+
+    The transaction ends, so that nothing is locked while a password is hashed.
+    """
+    if principal.session_id is None:
+        raise Forbidden("API keys never sign; a person signs, in a browser")
+    if not password and session.get_one(Account, principal.account_id).oidc_subject is not None:
+        at, now = session.get_one(BrowserSession, principal.session_id).authenticated_at, time_of(session)
+        session.rollback()
+        if at is None or not -AHEAD <= now - at <= FRESH:
+            raise SignInTooOld("sign in again at your provider; a signature needs a sign-in of the last 5 minutes")
+        return
+    address = "" if request.client is None else request.client.host
+    throttle: SignInThrottle = request.app.state.sign_in_throttle
+    if throttle.must_wait(address, principal.name):
+        raise RateLimited("too many wrong passwords; wait a few minutes")
+    try:
+        confirm_password(session, principal, password)
+    except WrongPassword:
+        if password and throttle.failed(address, principal.name):
+            context = request.app.state.context
+            _note_throttling(context.database, context.keys.audit, principal.account_id)
+        raise
+    throttle.succeeded(address, principal.name)

@@ -136,9 +136,11 @@ def delete_expired_answers(session: Session, at: datetime) -> int:
     return len(deleted.all())
 
 
-def delete_case_answers(session: Session, case_ids: Collection[uuid.UUID]) -> int:
-    """Delete answers that show one of the cases, alone or among others of its specimen; gives their number."""
-    of_specimens = select(Case.specimen_id).where(Case.id.in_(case_ids), Case.specimen_id.is_not(None))
-    shown = select(Case.id).where(or_(Case.id.in_(case_ids), Case.specimen_id.in_(of_specimens)))
-    gone = delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_(shown))
+def delete_case_answers(session: Session, ids: Collection[uuid.UUID]) -> int:
+    """Delete answers that show one of the cases or specimens, alone or among others; gives their number."""
+    of_specimens = select(Case.specimen_id).where(Case.id.in_(ids), Case.specimen_id.is_not(None))
+    shown = select(Case.id).where(or_(Case.id.in_(ids), Case.specimen_id.in_(of_specimens)))
+    gone = delete(IdempotencyRecord).where(
+        or_(IdempotencyRecord.case_id.in_(shown), IdempotencyRecord.case_id.in_(ids))
+    )
     return len(session.execute(gone.returning(IdempotencyRecord.key)).all())

@@ -24,6 +24,7 @@ from app.database.tables import (
     ReadRequest,
     Remark,
     Specimen,
+    SpecimenRemark,
     SpecimenResult,
 )
 from app.http.errors import Conflict
@@ -46,6 +47,7 @@ ERASED_FROM = tuple(
         ReadRequest,
         Remark,
         Specimen,
+        SpecimenRemark,
         SpecimenResult,
     )
 )

@@ -34,6 +34,7 @@ from app.database.tables import (
     ReadRequest,
     Remark,
     Specimen,
+    SpecimenRemark,
     SpecimenResult,
     new_digest_key,
     new_id,
@@ -255,10 +256,10 @@ def _erase_and_record(
     for case in cases:
         _make_tombstone(session, case, word)
     session.flush()
-    _erase_specimens(session, specimens, word)
+    erased.n_remarks = _erase_specimens(session, specimens, word)
     for row in rows:
         row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
-    erased.n_remarks = _erase_rows_of_cases(session, ids)
+    erased.n_remarks += _erase_rows_of_cases(session, ids)
     session.flush()
     used = cases_with_images(session, images)
     erased.shared = sorted({*used, *cases_with_pixels(session, pixels)})
@@ -290,10 +291,12 @@ def _lock_specimens(session: Session, *conditions: ColumnElement[bool], patient:
     return list(session.execute(select(Specimen).where(named).order_by(Specimen.id).with_for_update()).scalars())
 
 
-def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> None:
-    """Forget what was computed of specimens, and what identifies those that have no other cell."""
+def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> int:
+    """Forget what was computed and written of specimens, and what identifies those that have no other cell."""
     ids = [specimen.id for specimen in specimens]
     session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
+    remarks = delete(SpecimenRemark).where(SpecimenRemark.specimen_id.in_(ids)).returning(SpecimenRemark.id)
+    n_remarks = len(session.execute(remarks).all())  # the signatures themselves keep their numbers
     left = select(Case.specimen_id).where(Case.specimen_id.in_(ids), Case.erased_at.is_(None))
     with_cells = set(session.execute(left).scalars())
     for specimen in specimens:
@@ -301,6 +304,7 @@ def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str)
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word
             specimen.collected_at, specimen.erased_at = None, time_of(session)
             specimen.digest_key = new_digest_key()
+    return n_remarks
 
 
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:

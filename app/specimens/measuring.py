@@ -2,8 +2,9 @@
 
 import hashlib
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from sqlalchemy import func, select
@@ -22,12 +23,15 @@ from app.database.tables import (
     Specimen,
     SpecimenKnowledge,
     SpecimenResult,
+    SpecimenSignature,
     time_of,
 )
 from app.database.tables.values import SpecimenState
+from app.http.errors import NotFound
 from app.specimens.schemas import (
     ComponentsOut,
     DecidingCellOut,
+    DifferenceOut,
     GroupShareOut,
     MeasuredShares,
     ShareOut,
@@ -92,6 +96,14 @@ def bases_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid
         specimen_id: hashlib.sha256(repr((of_cells.get(specimen_id), of_all)).encode()).hexdigest()
         for specimen_id in specimen_ids
     }
+
+
+def existing_specimen(session: Session, specimen_id: uuid.UUID) -> Specimen:
+    """A specimen that is not erased."""
+    specimen = session.get(Specimen, specimen_id)
+    if specimen is None or specimen.erased_at is not None:
+        raise NotFound("there is no such specimen")
+    return specimen
 
 
 def laboratory_of(session: Session, release_id: uuid.UUID) -> Laboratory:
@@ -248,6 +260,25 @@ def _warnings(shares: SpecimenShares, cells: SpecimenCells, policy: PolicyRow) -
     return found
 
 
+def latest_signature(session: Session, specimen_id: uuid.UUID) -> SpecimenSignature | None:
+    """The signature on a specimen that holds."""
+    of_specimen = select(SpecimenSignature).where(SpecimenSignature.specimen_id == specimen_id)
+    return session.execute(of_specimen.order_by(SpecimenSignature.number.desc()).limit(1)).scalar_one_or_none()
+
+
+def differing_decisions(signed: Mapping[str, Any], now: Mapping[str, Any]) -> list[DifferenceOut]:
+    """Decisions at thresholds that both documents have, and that are not the same."""
+    before, after = (
+        {(group["group"], one["at"]): one["decision"] for group in document["groups"] for one in group["thresholds"]}
+        for document in (signed, now)
+    )
+    return [
+        DifferenceOut(group=group, at=at, signed=before[group, at], now=decision)
+        for (group, at), decision in after.items()
+        if before.get((group, at), decision) != decision
+    ]
+
+
 def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
     """Measure a specimen again if something has changed, and store the result."""
     with context.database.read() as session:
@@ -265,7 +296,7 @@ def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: 
     session.execute(select(Specimen.id).where(Specimen.id == specimen_id).with_for_update(key_share=True))
     _bring_forward(session, specimen_id, {uuid.UUID(one.case) for one in measured.shares.deciding_cells})
     before, document = session.get(SpecimenResult, specimen_id), measured.shares.model_dump(mode="json")
-    version = 0 if before is None else before.version
+    version, signature = 0 if before is None else before.version, latest_signature(session, specimen_id)
     result = SpecimenResult(
         specimen_id=specimen_id,
         state=measured.state,
@@ -276,6 +307,7 @@ def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: 
         document=document,
         cells=list(measured.cells),
         class_probs=measured.class_probs,
+        differs=signature is not None and bool(differing_decisions(signature.document, document)),
     )
     session.merge(result)
 

@@ -5,17 +5,24 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from app.accounts.service import GuardedRoute, RequireScope
+from app.accounts.service import GuardedRoute, RequireScope, SignInTooOld
 from app.cases.service import CasesOut, SpecimenMismatch
-from app.context import AppContext
+from app.context import AppContext, Call, writing_call
 from app.database.engine import ReadSession, WriteSession
 from app.database.idempotency import Idempotent, KeyMissing
 from app.database.tables.values import SpecimenState
-from app.http.errors import NotFound, list_problem_responses
+from app.http.errors import Conflict, NotFound, PreconditionFailed, list_problem_responses
 from app.http.models import Line, Moment
 from app.http.principal import Principal
 from app.specimens import service
-from app.specimens.schemas import SpecimenIn, SpecimenOut, SpecimensOut
+from app.specimens.schemas import (
+    SignatureIn,
+    SignaturesOut,
+    SignedVersionOut,
+    SpecimenIn,
+    SpecimenOut,
+    SpecimensOut,
+)
 
 router = APIRouter(tags=["specimens"], route_class=GuardedRoute)
 _Viewing = Depends(RequireScope("cases:read"))
@@ -90,3 +97,34 @@ def list_specimen_cells(
 ) -> CasesOut:
     """List the cells of a specimen. Newest first."""
     return service.list_specimen_cells(session, specimen_id, cursor, limit)
+
+
+@router.post(
+    "/v1/specimens/{specimen_id}/signatures",
+    operation_id="sign_specimen",
+    status_code=201,
+    response_model=SignedVersionOut,
+    responses=list_problem_responses(Conflict, KeyMissing, NotFound, PreconditionFailed, SignInTooOld),
+)
+def sign_specimen(
+    specimen_id: uuid.UUID, body: SignatureIn, once: Idempotent, call: Annotated[Call, writing_call("manage")]
+) -> Response:
+    """Sign a specimen. For signed-in admins, by password or a fresh single sign-on; API keys never sign."""
+    service.prepare_signature(call, specimen_id, body.password)
+    return once(
+        call.session,
+        body.model_dump(exclude={"password"}),
+        lambda: service.sign_specimen(call, specimen_id, body),
+        case_id_of=lambda _: specimen_id,
+    )
+
+
+@router.get(
+    "/v1/specimens/{specimen_id}/signatures",
+    operation_id="list_signatures",
+    responses=list_problem_responses(NotFound),
+    dependencies=[_Viewing],
+)
+def list_signatures(specimen_id: uuid.UUID, session: ReadSession) -> SignaturesOut:
+    """List the signatures on a specimen. Newest first, each with what was shown."""
+    return SignaturesOut(items=list(service.list_signatures(session, specimen_id)))

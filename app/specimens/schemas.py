@@ -1,12 +1,16 @@
 """Request and response models of the specimen routes."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from app.database.tables.values import SpecimenState
-from app.http.models import Line, Moment, RequestModel, ResponseModel, Sentence
+from app.database.tables.values import SignatureMeaning, SpecimenState
+from app.http.models import Line, Moment, Paragraph, Reason, RequestModel, ResponseModel, Sentence
+from ml.messages import Message
+
+Decision = Literal["above", "below", "open"]
+_Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class SpecimenIn(RequestModel):
@@ -39,7 +43,7 @@ class ThresholdOut(ResponseModel):
     at: float
     miss_cost: float
     probability_above: float
-    decision: Literal["above", "below", "open"]
+    decision: Decision
     expected_loss: float
     settled: bool
 
@@ -83,6 +87,60 @@ class MeasuredShares(ResponseModel):
     warnings: list[Sentence] = Field(default_factory=list)
 
 
+class SignatureIn(RequestModel):
+    """A signature on the shares of a specimen as they were shown."""
+
+    meaning: SignatureMeaning
+    version: _Number
+    amends: _Number | None = None
+    reason: Annotated[Reason | None, Field(validate_default=True)] = None
+    comment: Reason | None = None
+    password: Paragraph | None = None
+
+    @field_validator("reason")
+    @classmethod
+    def _with_amendment(cls, reason: str | None, info: ValidationInfo) -> str | None:
+        """An amendment has a reason, a first signature none."""
+        if (reason is None) != (info.data.get("amends") is None):
+            raise ValueError(Message("give a reason") if reason is None else Message("a first signature has no reason"))
+        return reason
+
+
+class DifferenceOut(ResponseModel):
+    """A decision at a threshold that is another one than was signed."""
+
+    group: str
+    at: float
+    signed: Decision
+    now: Decision
+
+
+class SignatureOut(ResponseModel):
+    """A signature on a specimen."""
+
+    number: int
+    meaning: SignatureMeaning
+    by: str
+    signed_at: datetime
+    comment: str | None
+    reason: str | None
+    version: int
+    digest: str
+    differs: list[DifferenceOut]
+
+
+class SignedVersionOut(SignatureOut):
+    """A signature with what was shown."""
+
+    document: dict[str, Any]
+
+
+class SignaturesOut(ResponseModel):
+    """Signatures on a specimen."""
+
+    items: list[SignedVersionOut]
+
+
 class SpecimenOut(MeasuredShares):
     """A specimen with its shares, and what would settle them."""
 
@@ -96,6 +154,7 @@ class SpecimenOut(MeasuredShares):
     version: int
     computed_at: datetime | None
     stale: bool
+    signature: SignatureOut | None
 
 
 class SpecimensOut(ResponseModel):

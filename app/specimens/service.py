@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.cases.service import (
@@ -21,20 +21,29 @@ from app.cases.service import (
 )
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
-from app.database.tables import Case, Specimen, SpecimenResult
+from app.database.tables import Case, Specimen, SpecimenResult, SpecimenSignature
 from app.database.tables.values import SpecimenState
-from app.http.errors import NotFound, Problem
+from app.http.errors import Problem
 from app.http.principal import Principal
 from app.specimens.measuring import MOST_DECIDING as MOST_DECIDING
-from app.specimens.measuring import bases_of, refresh_specimen
-from app.specimens.schemas import MeasuredShares, SpecimenIn, SpecimenOut, SpecimensOut
+from app.specimens.measuring import bases_of, existing_specimen, refresh_specimen
+from app.specimens.schemas import (
+    MeasuredShares,
+    SignatureIn,
+    SignatureOut,
+    SignedVersionOut,
+    SpecimenIn,
+    SpecimenOut,
+    SpecimensOut,
+)
+from app.specimens.signing import Notice, list_notices, list_signatures, prepare_signature, sign_specimen, signatures_of
 
 # when a specimen was taken, or stored if that is not known
 _TAKEN = func.coalesce(Specimen.collected_at, Specimen.created_at)
 # cases whose specimens are read in one statement
 _TOGETHER = 1000
 _COLUMNS = (
-    *("specimen", "patient", "site", "state", "n_cells", "group", "count"),
+    *("specimen", "patient", "site", "state", "signature", "signed_at", "n_cells", "group", "count"),
     *("slide_share", "slide_low", "slide_high", "patient_share", "patient_low", "patient_high"),
 )
 
@@ -48,14 +57,6 @@ def store_specimen(
     there = find_same_specimen(session, fields)
     specimen = there or add_specimen(session, context.keys.audit, principal, fields)
     return 201 if there is None else 200, specimens_out(session, [specimen])[0]
-
-
-def existing_specimen(session: Session, specimen_id: uuid.UUID) -> Specimen:
-    """A specimen that is not erased."""
-    specimen = session.get(Specimen, specimen_id)
-    if specimen is None or specimen.erased_at is not None:
-        raise NotFound("there is no such specimen")
-    return specimen
 
 
 def show_specimen(session: Session, specimen_id: uuid.UUID) -> SpecimenOut:
@@ -80,7 +81,9 @@ def list_specimens(
     statement = statement.where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc())
     if state is not None:
         measured = SpecimenResult.state == state
-        statement = statement.where(measured | SpecimenResult.state.is_(None) if state == "open" else measured)
+        of_state = measured | SpecimenResult.state.is_(None) if state == "open" else measured
+        signed = exists().where(SpecimenSignature.specimen_id == Specimen.id)
+        statement = statement.where(signed if state == "signed" else of_state & ~signed)
     equal = {Specimen.patient: patient, Specimen.site: site}
     statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
     if after is not None:
@@ -140,11 +143,16 @@ def specimens_out(session: Session, specimens: list[Specimen]) -> list[SpecimenO
         row.specimen_id: row
         for row in session.execute(select(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids))).scalars()
     }
-    bases = bases_of(session, ids)
-    return [_specimen_out(specimen, results.get(specimen.id), bases[specimen.id]) for specimen in specimens]
+    bases, signatures = bases_of(session, ids), signatures_of(session, ids)
+    return [
+        _specimen_out(specimen, results.get(specimen.id), bases[specimen.id], signatures.get(specimen.id))
+        for specimen in specimens
+    ]
 
 
-def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str) -> SpecimenOut:
+def _specimen_out(
+    specimen: Specimen, result: SpecimenResult | None, basis: str, signatures: list[SignedVersionOut] | None
+) -> SpecimenOut:
     shares = MeasuredShares() if result is None else MeasuredShares.model_validate(result.document)
     return SpecimenOut(
         **shares.model_dump(),
@@ -154,10 +162,11 @@ def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str)
         site=specimen.site,
         collected_at=specimen.collected_at,
         created_at=specimen.created_at,
-        state="open" if result is None else result.state,
+        state="signed" if signatures else "open" if result is None else result.state,
         version=0 if result is None else result.version,
         computed_at=None if result is None else result.computed_at,
         stale=result is None or result.basis != basis,
+        signature=SignatureOut(**signatures[0].model_dump(exclude={"document"})) if signatures else None,
     )
 
 
@@ -184,6 +193,8 @@ def tables_of_specimens(session: Session, case_ids: Sequence[uuid.UUID]) -> tupl
                 one.patient,
                 one.site,
                 one.state,
+                None if one.signature is None else one.signature.number,
+                None if one.signature is None else one.signature.signed_at.isoformat(),
                 one.n_cells,
                 group.group,
                 group.count,

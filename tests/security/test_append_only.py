@@ -40,6 +40,7 @@ from tests.support.service import (
     fill_practice,
     fill_references,
     fill_repeats,
+    fill_signature,
     fill_targets,
     put_release,
 )
@@ -70,6 +71,7 @@ def filled(service: Service) -> Service:
         fill_references(session)
         fill_targets(session)
         fill_knowledge(session)
+        fill_signature(session)
     service.written_past = True  # a repeat without its reads and events
     return service
 

@@ -287,6 +287,16 @@ def fill_knowledge(session: Session) -> None:
     session.add(tables.SpecimenKnowledge(version=1, release_id=release_id, kappa=2.0, groups={}))
 
 
+def fill_signature(session: Session) -> None:
+    """A signed specimen without cells."""
+    account_id = session.execute(select(tables.Account.id)).scalars().first()
+    specimen = tables.Specimen(id=new_id(), external_id="a signed one", created_by=account_id)
+    session.add(specimen)
+    session.flush()
+    signed = {"meaning": "approved", "document": {"version": 1, "groups": []}, "digest": "0" * 64}
+    session.add(tables.SpecimenSignature(specimen_id=specimen.id, number=1, account_id=account_id, **signed))
+
+
 def fill_references(session: Session) -> None:
     """A definition of a class, and the only labelled case as a reference cell of it."""
     label = session.execute(select(tables.CountedLabel)).scalars().one()

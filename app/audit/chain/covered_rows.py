@@ -189,6 +189,8 @@ COVERED: Mapping[str, TableCoverage] = {
     ),
     "report_targets": TableCoverage(),
     "specimen_knowledge": TableCoverage(),
+    "specimen_remarks": _cover_forgettable("comment", "reason"),
+    "specimen_signatures": TableCoverage(),
     "specimens": _cover_forgettable("external_id", "patient"),
 }
 

@@ -53,4 +53,10 @@ from app.database.tables.releases import (
     ReleaseRow,
     ReportTargets,
 )
-from app.database.tables.specimens import Specimen, SpecimenKnowledge, SpecimenResult
+from app.database.tables.specimens import (
+    Specimen,
+    SpecimenKnowledge,
+    SpecimenRemark,
+    SpecimenResult,
+    SpecimenSignature,
+)

@@ -55,6 +55,8 @@ class BrowserSession(IdentifiedRow, BaseTable):
     token_sha256: Mapped[str] = mapped_column(sa.String(64), unique=True)
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # when the person proved who they are to an OpenID provider, by its clock; null without one
+    authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class Invitation(IdentifiedRow, BaseTable):

@@ -23,7 +23,7 @@ APPEND_ONLY = (
     "class_definitions",
 )
 #: Every such table, with those of later migrations.
-EVERY_APPEND_ONLY = (*APPEND_ONLY, "class_settings", "outcomes", "specimen_knowledge")
+EVERY_APPEND_ONLY = (*APPEND_ONLY, "class_settings", "outcomes", "specimen_knowledge", "specimen_signatures")
 
 
 def create_triggers(dialect: str, table: str) -> list[str]:

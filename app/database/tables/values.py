@@ -8,6 +8,7 @@ Partition = Literal["calibration", "evaluation"]
 Rule = Literal["disagreement", "expected_gain", "capacity", "graded", "specimen_value"]
 SpecimenGoal = Literal["share", "decision"]
 SpecimenState = Literal["open", "decided", "signed"]
+SignatureMeaning = Literal["reviewed", "approved"]
 Reveal = Literal["after_commit", "after_case_closed", "never"]
 
 Round = Literal["planned", "adjudication"]

@@ -1,0 +1,159 @@
+"""Signatures on specimens: who may sign what, and what becomes of a signature afterwards."""
+
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+
+from app.audit.chain.verify_proof import digest_json
+from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenSignature
+from app.maintenance.erasure import erase_patient_everywhere
+from tests.app.test_people import GOOD, first_password
+from tests.app.test_specimens import GROUP, add_cells, add_specimen, put_policy, shown
+from tests.support.service import Service
+
+
+@pytest.fixture
+def lead(service: Service) -> dict[str, str]:
+    """Cookie of the admin, who has a password."""
+    return first_password(service, "admin")
+
+
+def measured(service: Service, name: str = "S-1", n: int = 3, **fields: str) -> str:
+    """A specimen with cells, measured under a policy with a threshold."""
+    put_policy(service, reporting_groups=[GROUP])
+    specimen_id = add_specimen(service, name, **fields)
+    add_cells(service, name, n)
+    return specimen_id
+
+
+def sign(service: Service, cookie: dict[str, str], specimen_id: str, key: str | None = None, **fields: Any) -> Any:
+    body = {"meaning": "approved", "version": 1, "password": GOOD} | fields
+    service.client.cookies.clear()
+    return service.post(None, f"/v1/specimens/{specimen_id}/signatures", key, json=body, headers=dict(cookie))
+
+
+def signatures(service: Service, specimen_id: str) -> list[dict[str, Any]]:
+    return list(service.document(f"/v1/specimens/{specimen_id}/signatures")["items"])
+
+
+@pytest.mark.both_databases
+def test_a_signature_keeps_what_was_shown(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service, patient="P-secret")
+    before = shown(service, specimen_id)
+    answer = sign(service, lead, specimen_id, "one", comment="seen twice")
+    assert answer.status_code == 201, answer.text
+    assert sign(service, lead, specimen_id, "one", comment="seen twice").json() == answer.json()  # a retry
+    (one,) = signatures(service, specimen_id)
+    assert one == answer.json()
+    names = ("number", "meaning", "by", "comment", "reason", "version", "differs")
+    assert [one[name] for name in names] == [1, "approved", "admin", "seen twice", None, 1, []]
+    document = one.pop("document")
+    assert digest_json(document) == one["digest"] == service.one(select(SpecimenSignature.digest))
+    unsigned = ("external_id", "patient", "site", "collected_at", "created_at", "state", "computed_at", "stale")
+    expected = {name: value for name, value in before.items() if name not in {*unsigned, "signature"}}
+    assert document == expected | {"policy": 2}
+    assert not {"S-1", "P-secret"} & set(str(document).replace("'", " ").split())
+    after = shown(service, specimen_id)
+    assert (after["state"], after["signature"], after["version"]) == ("signed", one, 1)
+    event = service.one(select(AuditEvent).where(AuditEvent.action == "specimen.sign"))
+    assert (event.actor, event.details["digest"]) == ("admin", one["digest"])
+    assert [row["state"] for row in service.items("/v1/specimens", state="signed")] == ["signed"]
+    assert list(service.items("/v1/specimens", state="open")) == []
+    assert not service.faults()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    "change", ["UPDATE specimen_signatures SET meaning = 'reviewed'", "DELETE FROM specimen_signatures"]
+)
+def test_a_signed_version_is_never_changed(service: Service, lead: dict[str, str], change: str) -> None:
+    specimen_id = measured(service)
+    signed = sign(service, lead, specimen_id).json()
+    with pytest.raises(DBAPIError, match="append-only"):
+        service.change(text(change))
+    assert signatures(service, specimen_id) == [signed]
+
+
+def test_only_a_lead_signs_and_no_key(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service)
+    path, body = f"/v1/specimens/{specimen_id}/signatures", {"meaning": "approved", "version": 1, "password": GOOD}
+    for name in ("admin", "viewer", "anna", "outside"):
+        answer = service.post(name, path, json=body)
+        assert answer.status_code == 403, answer.text
+        assert ("API keys never sign" in answer.text) == (name == "admin")
+    for name in ("anna", "viewer"):
+        assert sign(service, first_password(service, name), specimen_id).status_code == 403
+    assert service.get("anna", path).status_code == 403
+    assert signatures(service, specimen_id) == []
+    assert sign(service, lead, str(uuid.uuid4())).status_code == 404
+    assert sign(service, lead, specimen_id).status_code == 201
+
+
+def test_a_wrong_password_signs_nothing_and_counts_like_one_at_sign_in(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service)
+    for password in (None, "", "wrong password 123"):
+        refused = sign(service, lead, specimen_id, password=password)
+        assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "forbidden")
+        assert "password is missing or wrong" in refused.json()["detail"]
+    for _ in range(10):
+        refused = sign(service, lead, specimen_id, password="wrong password 123")
+    assert (refused.status_code, "too many wrong passwords" in refused.text) == (429, True)
+    assert sign(service, lead, specimen_id).status_code == 429
+    assert service.client.post("/login", data={"name": "admin", "password": GOOD}).status_code == 401
+    assert len(service.scalars(select(AuditEvent.sequence).where(AuditEvent.action == "account.throttle"))) == 1
+    assert signatures(service, specimen_id) == []
+
+
+def test_a_password_does_not_enter_the_stored_digest_of_a_request(service: Service, lead: dict[str, str]) -> None:
+    specimen_id, other = measured(service), "quite another one"
+    signed = sign(service, lead, specimen_id, "one")
+    changed = service.client.post("/account", data={"present": GOOD, "wanted": other}, headers=lead)
+    assert changed.status_code == 200
+    again = sign(service, lead, specimen_id, "one", password=other)
+    assert (again.headers.get("Idempotent-Replayed"), again.json()) == ("true", signed.json())
+
+
+def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service)
+    (cell, *_) = [row["id"] for row in service.items(f"/v1/specimens/{specimen_id}/cells")]
+    assert shown(service, specimen_id)["version"] == 1
+    service.outside_label(cell, "r1", "blast")
+    stale = sign(service, lead, specimen_id)
+    assert (stale.status_code, "the shares have changed" in stale.text) == (412, True)
+    assert sign(service, lead, specimen_id, version=3).status_code == 412
+    assert sign(service, lead, specimen_id, version=2).status_code == 201
+    empty = add_specimen(service, "S-empty")
+    assert shown(service, empty)["version"] == 1
+    assert sign(service, lead, empty).status_code == 409
+
+
+def test_an_amendment_is_a_further_version_with_a_reason(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service)
+    assert sign(service, lead, specimen_id, reason="none is needed").status_code == 422
+    assert sign(service, lead, specimen_id, amends=1, reason="there is none").status_code == 412
+    first = sign(service, lead, specimen_id, meaning="reviewed").json()
+    for fields, status in (({}, 412), ({"amends": 1}, 422), ({"amends": 2, "reason": "later"}, 412)):
+        assert sign(service, lead, specimen_id, **fields).status_code == status
+    second = sign(service, lead, specimen_id, amends=1, reason="approved now")
+    assert second.status_code == 201, second.text
+    assert (second.json()["number"], second.json()["reason"]) == (2, "approved now")
+    assert signatures(service, specimen_id) == [second.json(), first]
+    assert shown(service, specimen_id)["signature"]["number"] == 2
+
+
+@pytest.mark.both_databases
+def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service, patient="P1")
+    signed = sign(service, lead, specimen_id, comment="the hand of Mr Miller").json()
+    assert service.scalars(select(SpecimenRemark.comment)) == ["the hand of Mr Miller"]
+    erase_patient_everywhere(service.context, "admin", "P1", "asked for")
+    assert signatures(service, specimen_id) == [signed | {"comment": None}]
+    assert service.get("viewer", f"/v1/specimens/{specimen_id}").status_code == 404
+    assert service.scalars(select(SpecimenRemark.id)) == []
+    bodies = [str(body) for body in service.scalars(select(IdempotencyRecord.body))]
+    assert not [body for body in bodies if "Miller" in body or "S-1" in body or "P1" in body]
+    assert sign(service, lead, specimen_id).status_code == 404
+    assert not service.faults()
