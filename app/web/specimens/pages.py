@@ -15,14 +15,14 @@ from app.accounts.service import GuardedRoute
 from app.cases import service as cases
 from app.context import AppContext
 from app.database.tables.values import SpecimenState
-from app.http.errors import InvalidValue
+from app.http.errors import InvalidValue, NotFound
 from app.http.models import PageText
 from app.outcomes.service import assign_reads
 from app.releases.service import class_names
 from app.specimens import service
-from app.specimens.schemas import SpecimenOut
+from app.specimens.schemas import MeasuredShares, SignatureIn, SignedVersionOut, SpecimenOut
 from app.triage.service import list_eligible_annotators
-from app.web.forms import IdempotentForm, back_to, require_account
+from app.web.forms import IdempotentForm, back_to, require_account, validate_form
 from app.web.page import LeadPage, ManagerForm, Page
 from app.web.render import redirect_to
 
@@ -95,6 +95,9 @@ class SpecimenView:
     earlier: Sequence[SpecimenOut]
     # the next newer and the next older specimen
     way: tuple[uuid.UUID | None, uuid.UUID | None]
+    # newest first; the one whose signed shares are shown instead of those of now, if any
+    signatures: Sequence[SignedVersionOut]
+    signed: SignedVersionOut | None
     form_key: str
 
     @property
@@ -104,8 +107,14 @@ class SpecimenView:
         return min(1.0, (int(10 * max(limits, default=0.0)) + 1) / 10)
 
 
-def _view(session: Session, specimen_id: uuid.UUID) -> SpecimenView:
-    shown = service.show_specimen(session, specimen_id)
+def _view(session: Session, specimen_id: uuid.UUID, number: int | None = None) -> SpecimenView:
+    shown, signatures = service.show_specimen(session, specimen_id), service.list_signatures(session, specimen_id)
+    signed = next((one for one in signatures if one.number == number), None)
+    if number is not None:
+        if signed is None:
+            raise NotFound("there is no such signature")
+        then = {name: signed.document[name] for name in MeasuredShares.model_fields}
+        shown = SpecimenOut.model_validate(shown.model_dump() | then | {"deciding_cells": [], "stale": False})
     deciding = [uuid.UUID(one.case) for one in shown.deciding_cells]
     return SpecimenView(
         shown,
@@ -114,6 +123,8 @@ def _view(session: Session, specimen_id: uuid.UUID) -> SpecimenView:
         [(one.name, one.name) for one in list_eligible_annotators(session)],
         service.earlier_specimens(session, specimen_id, EARLIER),
         service.neighbouring_specimens(session, specimen_id),
+        signatures,
+        signed,
         uuid.uuid4().hex,
     )
 
@@ -126,11 +137,13 @@ def _measure_first(specimen_id: uuid.UUID, context: AppContext) -> None:
 def show_specimen_page(
     specimen_id: uuid.UUID,
     page: LeadPage,
+    signed: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
     assigned: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     chosen: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
-    """The differential of a specimen."""
-    return page.render("specimen.html", view=_view(page.session, specimen_id), assigned=assigned, chosen=chosen)
+    """The differential of a specimen as it is now, or as somebody signed it."""
+    view = _view(page.session, specimen_id, signed)
+    return page.render("specimen.html", view=view, assigned=assigned, chosen=chosen)
 
 
 def _show_again(specimen_id: uuid.UUID, page: Page) -> Response:
@@ -159,3 +172,40 @@ def assign_deciding_cells(
     )
     n_assigned = json.loads(bytes(answer.body))["n_assigned"]
     return redirect_to(f"/specimens/{specimen_id}?assigned={n_assigned}&chosen={len(chosen)}")
+
+
+_Typed = Annotated[PageText, Form(max_length=2000)]
+_Number = Annotated[int | Literal[""], Form(ge=1, le=2**31 - 1)]
+
+
+@router.post("/specimens/{specimen_id}/signatures")
+@back_to(_show_again)
+def sign_specimen_page(
+    specimen_id: uuid.UUID,
+    once: IdempotentForm,
+    page: ManagerForm,
+    meaning: Annotated[PageText, Form(max_length=20)] = "",
+    password: Annotated[PageText, Form(max_length=1000)] = "",
+    comment: _Typed = "",
+    reason: _Typed = "",
+    version: _Number = "",
+    amends: _Number = "",
+    account: Annotated[PageText, Form(max_length=64)] = "",
+) -> Response:
+    """Sign the shares that the page showed."""
+    require_account(page.keys, page.principal, account)
+    body: SignatureIn = validate_form(
+        SignatureIn,
+        meaning=meaning,
+        version=version or None,
+        amends=amends or None,
+        comment=comment or None,
+        reason=reason or None,
+        password=password or None,
+    )
+    service.prepare_signature(page, specimen_id, body.password)
+    without = body.model_dump(exclude={"password"})
+    once(
+        page.session, without, lambda: service.sign_specimen(page, specimen_id, body), case_id_of=lambda _: specimen_id
+    )
+    return redirect_to(f"/specimens/{specimen_id}#signature")
