@@ -7,11 +7,14 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from app.accounts import people as auth
 from app.audit.chain.verify_proof import digest_json
 from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenSignature
 from app.maintenance.erasure import erase_patient_everywhere
+from app.specimens.measuring import refresh_stale_specimens
 from tests.app.test_people import GOOD, first_password
 from tests.app.test_specimens import GROUP, add_cells, add_specimen, put_policy, shown
+from tests.app.test_today import needs, today
 from tests.support.service import Service
 
 
@@ -156,4 +159,34 @@ def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, le
     bodies = [str(body) for body in service.scalars(select(IdempotencyRecord.body))]
     assert not [body for body in bodies if "Miller" in body or "S-1" in body or "P1" in body]
     assert sign(service, lead, specimen_id).status_code == 404
+    assert not service.faults()
+
+
+@pytest.mark.both_databases
+def test_a_label_that_changes_a_decision_is_told_to_the_signer_alone(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = measured(service, n=21)
+    with service.context.database.write() as session:
+        auth.add_account(session, service.context.keys.audit, "other", "admin")
+        service.keys["other"] = auth.add_key(session, service.context.keys.audit, "other", [])[1]
+    assert sign(service, lead, specimen_id).status_code == 201
+    cells = [row["id"] for row in service.items(f"/v1/specimens/{specimen_id}/cells")]
+    service.outside_label(cells[0], "r1", "blast")
+    refresh_stale_specimens(service.context)
+    assert shown(service, specimen_id)["signature"]["differs"] == []
+    assert "was signed as" not in today(service)
+    for cell in cells:
+        for reader in ("r2", "r3"):
+            service.outside_label(cell, reader, "blast")
+    refresh_stale_specimens(service.context)
+    changed = {"group": "blasts", "at": 0.2, "signed": "open", "now": "above"}
+    after = shown(service, specimen_id)
+    assert (after["state"], after["signature"]["differs"]) == ("signed", [changed])
+    said = "S-1: blasts at 20 % was signed as open, and is above now."
+    assert needs(today(service))[said] == f"/specimens/{specimen_id}"
+    assert "was signed as" not in today(service, "other")
+    fields = {"version": after["version"], "amends": 1, "reason": "more labels"}
+    assert sign(service, first_password(service, "other"), specimen_id, **fields).status_code == 201
+    for who in ("admin", "other"):
+        assert "was signed as" not in today(service, who)
+    assert [row["differs"] for row in signatures(service, specimen_id)] == [[], [changed]]
     assert not service.faults()
