@@ -131,7 +131,7 @@ async def finish_oidc_sign_in(
     at = claims.get("auth_time")
     return OidcSignIn(
         f"{provider.issuer} {claims['sub']}",
-        None if at is None else datetime.fromtimestamp(at, UTC),
+        datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None,
         None if specimen is None else uuid.UUID(specimen),
     )
 
