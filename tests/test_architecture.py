@@ -320,6 +320,8 @@ OPEN_DOCUMENTS = {
     "app.web.report._estimate_columns": "columns are named after what is estimated",
     "app.metrics.schemas.EvaluationOut.document": "as it was frozen, by whatever version",
     "app.releases.schemas.ReleaseDetailOut.card": "as it was written, by whatever version",
+    "app.specimens.schemas.SignedVersionOut.document": "as it was signed, by whatever version",
+    "app.specimens.measuring.differing_decisions": "as it was signed, by whatever version",
     "app.jobs.service.submit_job": "parameters of any kind of job: its function validates them",
     "app.jobs.queries.JobView.parameters": "of any kind of job",
     "app.jobs.handle.JobResult": "of any kind of job: each function declares its own",

@@ -46,6 +46,7 @@ from app.accounts.sign_in import SignInThrottle, SignInTooOld, confirm_signer, r
 from app.accounts.single_sign_on import (
     COOKIE_SECONDS,
     OidcProvider,
+    OidcSignIn,
     begin_oidc_session,
     begin_oidc_sign_in,
     finish_oidc_sign_in,

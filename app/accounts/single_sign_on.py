@@ -2,8 +2,10 @@
 
 import hashlib
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import Request
@@ -22,6 +24,7 @@ _ALGORITHMS = ("RS256", "ES256", "PS256")
 _SUPPORTED = "id_token_signing_alg_values_supported"
 _TIMEOUT = 10
 _LEEWAY = 60
+_SPECIMEN = "specimen"
 _NOT_BEGUN_HERE = Message("this sign-in has expired or was started elsewhere; start again")
 
 
@@ -76,18 +79,34 @@ def _make_cookie_serializer(keys: Sequence[CookieKey]) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class OidcSignIn:
+    """A sign-in at the provider."""
+
+    # «issuer subject»
+    subject: str
+    # when the person proved who they are, if the provider tells it
+    authenticated_at: datetime | None
+    # that the person wants to sign now
+    specimen: uuid.UUID | None
+
+
 async def begin_oidc_sign_in(
-    request: Request, provider: OidcProvider, keys: Sequence[CookieKey], callback: str
+    request: Request, provider: OidcProvider, keys: Sequence[CookieKey], callback: str, specimen: uuid.UUID | None
 ) -> tuple[str, str]:
-    """Start a sign-in."""
+    """Start a sign-in; before a signature on a specimen the provider asks even somebody who is signed in there."""
     client = await provider.client()
     request.scope["session"] = {}  # Authlib keeps state, nonce and verifier here
-    redirect = await client.authorize_redirect(request, callback)
+    fresh = {} if specimen is None else {"prompt": "login", "max_age": 0}
+    redirect = await client.authorize_redirect(request, callback, **fresh)
+    request.session[_SPECIMEN] = None if specimen is None else str(specimen)
     return str(redirect.headers["location"]), str(_make_cookie_serializer(keys).dumps(request.session))
 
 
-async def finish_oidc_sign_in(request: Request, provider: OidcProvider, keys: Sequence[CookieKey], cookie: str) -> str:
-    """Exchange the code of a callback for the subject that signed in."""
+async def finish_oidc_sign_in(
+    request: Request, provider: OidcProvider, keys: Sequence[CookieKey], cookie: str
+) -> OidcSignIn:
+    """Exchange the code of a callback for who signed in."""
     import httpx2
     from authlib.common.errors import AuthlibBaseError
     from itsdangerous import BadData
@@ -108,7 +127,13 @@ async def finish_oidc_sign_in(request: Request, provider: OidcProvider, keys: Se
         raise Unauthenticated("the OpenID provider's answer is not valid; begin again") from exc
     if "userinfo" not in token:
         raise Unauthenticated("the OpenID provider's answer is not valid; begin again")
-    return f"{provider.issuer} {token['userinfo']['sub']}"
+    claims, specimen = token["userinfo"], request.session.get(_SPECIMEN)
+    at = claims.get("auth_time")
+    return OidcSignIn(
+        f"{provider.issuer} {claims['sub']}",
+        datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None,
+        None if specimen is None else uuid.UUID(specimen),
+    )
 
 
 def _list_required_claims(provider: OidcProvider) -> dict[str, dict[str, bool | str]]:
@@ -121,9 +146,9 @@ def _list_required_claims(provider: OidcProvider) -> dict[str, dict[str, bool | 
     }
 
 
-def begin_oidc_session(session: Session, keys: AuditKeys, subject: str) -> str:
+def begin_oidc_session(session: Session, keys: AuditKeys, done: OidcSignIn) -> str:
     """Begin a browser session of the account made for a subject; returns its token."""
-    account = session.execute(select(Account).where(Account.oidc_subject == subject)).scalar_one_or_none()
+    account = session.execute(select(Account).where(Account.oidc_subject == done.subject)).scalar_one_or_none()
     if account is None or account.disabled_at is not None:
         raise Forbidden("you have no account here; ask an administrator for one")
-    return begin_session(session, keys, account)
+    return begin_session(session, keys, account, done.authenticated_at)

@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
@@ -23,9 +22,10 @@ from app.specimens.measuring import (
 )
 from app.specimens.schemas import DifferenceOut, SignatureIn, SignedVersionOut
 from app.triage.service import current_policy
+from ml.messages import Message, Number, Term
 
-#: Notices that are listed.
-MOST_NOTICES = 20
+# notices that are listed
+_MOST_NOTICES = 20
 
 
 def prepare_signature(call: Call, specimen_id: uuid.UUID, password: str | None) -> None:
@@ -114,12 +114,10 @@ def list_signatures(session: Session, specimen_id: uuid.UUID) -> list[SignedVers
 
 @dataclass(frozen=True)
 class Notice:
-    """A specimen of which a decision is not the signed one any more."""
+    """A specimen of which a decision is not the signed one any more, and a sentence for each such decision."""
 
     specimen_id: uuid.UUID
-    external_id: str
-    signed_at: datetime
-    differs: list[DifferenceOut]
+    sentences: list[str]
 
 
 def list_notices(session: Session, account_id: uuid.UUID) -> list[Notice]:
@@ -130,15 +128,26 @@ def list_notices(session: Session, account_id: uuid.UUID) -> list[Notice]:
     other = aliased(SpecimenSignature)
     newest = select(func.max(other.number)).where(other.specimen_id == SpecimenSignature.specimen_id)
     statement = (
-        select(Specimen.id, Specimen.external_id, SpecimenSignature, SpecimenResult.document)
+        select(Specimen.id, Specimen.external_id, SpecimenSignature.document, SpecimenResult.document)
         .join(SpecimenResult, SpecimenResult.specimen_id == Specimen.id)
         .join(SpecimenSignature, SpecimenSignature.specimen_id == Specimen.id)
         .where(SpecimenResult.differs, Specimen.erased_at.is_(None), SpecimenSignature.account_id == account_id)
         .where(SpecimenSignature.number == newest.scalar_subquery())
         .order_by(SpecimenSignature.id.desc())
-        .limit(MOST_NOTICES)
+        .limit(_MOST_NOTICES)
     )
     return [
-        Notice(specimen_id, external_id, signature.created_at, differing_decisions(signature.document, now))
-        for specimen_id, external_id, signature, now in session.execute(statement)
+        Notice(specimen_id, [_changed(external_id, one) for one in differing_decisions(signed, now)])
+        for specimen_id, external_id, signed, now in session.execute(statement)
     ]
+
+
+def _changed(external_id: str, one: DifferenceOut) -> str:
+    return Message(
+        "{specimen}: {group} at {at} was signed as {signed}, and is {now} now.",
+        specimen=external_id,
+        group=one.group,
+        at=Number(f"{100 * one.at:.3g} %"),
+        signed=Term(one.signed),
+        now=Term(one.now),
+    )

@@ -106,6 +106,8 @@ TERMS = (
     # kinds and strengths of image shifts
     *("unshifted", "half magnification", "double magnification", "off centre", "defocus", "hue"),
     *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
+    # decisions at the thresholds of specimens, and what signatures stand for
+    *("above", "below", "reviewed", "approved"),
     # purposes of sets, names of releases, ways to fit
     *("training", "qualification", "champion", "challenger"),
     # states of specimens, and decisions at a threshold

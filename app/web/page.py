@@ -9,7 +9,7 @@ from anyio import from_thread
 from fastapi import Request, Response
 from starlette.datastructures import FormData
 
-from app.accounts.service import WrongPassword
+from app.accounts.service import SignInTooOld, WrongPassword
 from app.context import Call, reading_call, writing_call
 from app.http.errors import BadRequest, Conflict, InvalidValue, PreconditionFailed, Problem, StorageFull, TooLarge
 from app.web.forms import TypedForm, page_of_form
@@ -36,7 +36,10 @@ class Page(Call):
 
 
 #: What a guard never answers, so that the caller may see the page of the form.
-_OF_FORMS = (BadRequest, Conflict, InvalidValue, PreconditionFailed, StorageFull, TooLarge, WrongPassword)
+_OF_FORMS = (
+    *(BadRequest, Conflict, InvalidValue, PreconditionFailed, StorageFull, TooLarge),
+    *(SignInTooOld, WrongPassword),
+)
 
 
 def answer_with_page(request: Request, problem: Problem) -> Response | None:

@@ -1,5 +1,6 @@
 """HTML routes: sign in, sign out, password."""
 
+import uuid
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -137,13 +138,19 @@ def _oidc_cookie(request: Request) -> str:
 
 
 @router.get("/login/oidc", dependencies=[Depends(accounts.allow_everyone)])
-async def begin_sign_on(request: Request, context: AppContext, provider: _SignOn) -> Response:
-    """Send the browser to the OpenID provider."""
+async def begin_sign_on(
+    request: Request,
+    context: AppContext,
+    provider: _SignOn,
+    specimen: Annotated[uuid.UUID | None, Query()] = None,
+) -> Response:
+    """Send the browser to the OpenID provider; with a specimen for a fresh sign-in, after which it can be signed."""
     url, kept = await accounts.begin_oidc_sign_in(
         request,
         provider,
         context.keys.cookies,
         f"{(context.settings.public_url or '').rstrip('/')}/login/oidc/callback",
+        specimen,
     )
     response = redirect_to(url)
     response.set_cookie(
@@ -163,7 +170,7 @@ async def _verify_subject(
     provider: _SignOn,
     _state: Annotated[PageText, Query(alias="state", max_length=200)] = "",
     _code: Annotated[PageText, Query(alias="code", max_length=4000)] = "",
-) -> str | Unauthenticated:
+) -> accounts.OidcSignIn | Unauthenticated:
     try:
         return await accounts.finish_oidc_sign_in(
             request, provider, context.keys.cookies, request.cookies.get(_oidc_cookie(request), "")
@@ -177,13 +184,14 @@ def finish_sign_on(
     request: Request,
     context: AppContext,
     session: WriteSession,
-    subject: Annotated[str | Unauthenticated, Depends(_verify_subject)],
+    done: Annotated[accounts.OidcSignIn | Unauthenticated, Depends(_verify_subject)],
 ) -> Response:
     """The browser comes back from the OpenID provider."""
     try:
-        if isinstance(subject, Unauthenticated):
-            raise subject
-        response = signed_in(request, accounts.begin_oidc_session(session, context.keys.audit, subject))
+        if isinstance(done, Unauthenticated):
+            raise done
+        token = accounts.begin_oidc_session(session, context.keys.audit, done)
+        response = signed_in(request, token, "/today" if done.specimen is None else f"/specimens/{done.specimen}")
     except (Unauthenticated, Forbidden) as exc:
         response = _login_page(request, context, exc.status, exc)
     response.delete_cookie(_oidc_cookie(request), secure=is_secure(request))

@@ -13,11 +13,12 @@ from app.audit.events import DayRange, count_audit_events, list_audit_event_page
 from app.audit.sentences import SentencePart, describe_events
 from app.cases import service as cases
 from app.http.days import start_of_day
-from app.http.languages import gettext, ngettext
+from app.http.languages import gettext, ngettext, translate_sentence
 from app.imports.service import count_failed_rows
 from app.jobs.service import count_living_workers
 from app.recalibration.service import is_refusal
 from app.releases.service import champion_since
+from app.specimens.service import list_notices
 from app.triage.service import current_policy, missing_annotators
 from app.web.audit import translate_event_text
 from app.web.cells import CellQuery
@@ -126,6 +127,9 @@ def _list_events(session: Session, since: datetime) -> list[tuple[datetime, str,
 
 def _iter_needs(page: Page, n_to_settle: int, n_overdue: int) -> Iterator[Need]:
     session = page.session
+    for notice in list_notices(session, page.principal.account_id):
+        text = " ".join(map(translate_sentence, notice.sentences))
+        yield Need(text, gettext("Look at it"), f"/specimens/{notice.specimen_id}")
     if n_to_settle:
         text = ngettext(
             "%(n)s cell needs another read, and no annotator is left who may do it.",

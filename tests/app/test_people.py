@@ -222,10 +222,10 @@ def provider(service: Service) -> Iterator[OpenIdProvider]:
     made.stop()
 
 
-def go(service: Service, provider: OpenIdProvider, **changed: str) -> Any:
+def go(service: Service, provider: OpenIdProvider, path: str = "/login/oidc", **changed: str) -> Any:
     """Begin here, sign in there, come back."""
     service.client.cookies.clear()
-    begun = service.client.get("/login/oidc", follow_redirects=False)
+    begun = service.client.get(path, follow_redirects=False)
     assert begun.status_code == 303, begun.text
     back = urlsplit(httpx2.get(begun.headers["location"], follow_redirects=False).headers["location"])
     assert f"{back.scheme}://{back.netloc}{back.path}" == "http://testserver/login/oidc/callback"

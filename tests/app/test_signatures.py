@@ -1,29 +1,45 @@
 """Signatures on specimens: who may sign what, and what becomes of a signature afterwards."""
 
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from app.accounts import people as auth
 from app.audit.chain.verify_proof import digest_json
 from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenSignature
 from app.maintenance.erasure import erase_patient_everywhere
-from tests.app.test_people import GOOD, first_password
+from app.specimens.measuring import refresh_stale_specimens
+from tests.app.test_people import GOOD, first_password, go
+from tests.app.test_people import provider as provider
 from tests.app.test_specimens import GROUP, add_cells, add_specimen, put_policy, shown
+from tests.app.test_today import needs, today
+from tests.support.openid import OpenIdProvider
 from tests.support.service import Service
 
 
 @pytest.fixture
 def lead(service: Service) -> dict[str, str]:
-    """Cookie of the admin, who has a password."""
+    """Cookie of the admin, who has a password; the policy has a threshold."""
+    put_policy(service, reporting_groups=[GROUP])
     return first_password(service, "admin")
 
 
-def measured(service: Service, name: str = "S-1", n: int = 3, **fields: str) -> str:
-    """A specimen with cells, measured under a policy with a threshold."""
-    put_policy(service, reporting_groups=[GROUP])
+def another_lead(service: Service) -> dict[str, str]:
+    """Cookie of a second admin, who has a password."""
+    with service.context.database.write() as session:
+        auth.add_account(session, service.context.keys.audit, "other", "admin")
+        service.keys["other"] = auth.add_key(session, service.context.keys.audit, "other", [])[1]
+    return first_password(service, "other")
+
+
+def specimen_with_cells(service: Service, name: str = "S-1", n: int = 3, **fields: str) -> str:
     specimen_id = add_specimen(service, name, **fields)
     add_cells(service, name, n)
     return specimen_id
@@ -41,7 +57,7 @@ def signatures(service: Service, specimen_id: str) -> list[dict[str, Any]]:
 
 @pytest.mark.both_databases
 def test_a_signature_keeps_what_was_shown(service: Service, lead: dict[str, str]) -> None:
-    specimen_id = measured(service, patient="P-secret")
+    specimen_id = specimen_with_cells(service, patient="P-secret")
     before = shown(service, specimen_id)
     answer = sign(service, lead, specimen_id, "one", comment="seen twice")
     assert answer.status_code == 201, answer.text
@@ -70,7 +86,7 @@ def test_a_signature_keeps_what_was_shown(service: Service, lead: dict[str, str]
     "change", ["UPDATE specimen_signatures SET meaning = 'reviewed'", "DELETE FROM specimen_signatures"]
 )
 def test_a_signed_version_is_never_changed(service: Service, lead: dict[str, str], change: str) -> None:
-    specimen_id = measured(service)
+    specimen_id = specimen_with_cells(service)
     signed = sign(service, lead, specimen_id).json()
     with pytest.raises(DBAPIError, match="append-only"):
         service.change(text(change))
@@ -78,7 +94,7 @@ def test_a_signed_version_is_never_changed(service: Service, lead: dict[str, str
 
 
 def test_only_a_lead_signs_and_no_key(service: Service, lead: dict[str, str]) -> None:
-    specimen_id = measured(service)
+    specimen_id = specimen_with_cells(service)
     path, body = f"/v1/specimens/{specimen_id}/signatures", {"meaning": "approved", "version": 1, "password": GOOD}
     for name in ("admin", "viewer", "anna", "outside"):
         answer = service.post(name, path, json=body)
@@ -93,7 +109,7 @@ def test_only_a_lead_signs_and_no_key(service: Service, lead: dict[str, str]) ->
 
 
 def test_a_wrong_password_signs_nothing_and_counts_like_one_at_sign_in(service: Service, lead: dict[str, str]) -> None:
-    specimen_id = measured(service)
+    specimen_id = specimen_with_cells(service)
     for password in (None, "", "wrong password 123"):
         refused = sign(service, lead, specimen_id, password=password)
         assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "forbidden")
@@ -108,7 +124,7 @@ def test_a_wrong_password_signs_nothing_and_counts_like_one_at_sign_in(service: 
 
 
 def test_a_password_does_not_enter_the_stored_digest_of_a_request(service: Service, lead: dict[str, str]) -> None:
-    specimen_id, other = measured(service), "quite another one"
+    specimen_id, other = specimen_with_cells(service), "quite another one"
     signed = sign(service, lead, specimen_id, "one")
     changed = service.client.post("/account", data={"present": GOOD, "wanted": other}, headers=lead)
     assert changed.status_code == 200
@@ -117,7 +133,7 @@ def test_a_password_does_not_enter_the_stored_digest_of_a_request(service: Servi
 
 
 def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]) -> None:
-    specimen_id = measured(service)
+    specimen_id = specimen_with_cells(service)
     (cell, *_) = [row["id"] for row in service.items(f"/v1/specimens/{specimen_id}/cells")]
     assert shown(service, specimen_id)["version"] == 1
     service.outside_label(cell, "r1", "blast")
@@ -131,7 +147,7 @@ def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]
 
 
 def test_an_amendment_is_a_further_version_with_a_reason(service: Service, lead: dict[str, str]) -> None:
-    specimen_id = measured(service)
+    specimen_id = specimen_with_cells(service)
     assert sign(service, lead, specimen_id, reason="none is needed").status_code == 422
     assert sign(service, lead, specimen_id, amends=1, reason="there is none").status_code == 412
     first = sign(service, lead, specimen_id, meaning="reviewed").json()
@@ -145,8 +161,24 @@ def test_an_amendment_is_a_further_version_with_a_reason(service: Service, lead:
 
 
 @pytest.mark.both_databases
+def test_of_two_leads_who_sign_at_once_one_does(service: Service, lead: dict[str, str]) -> None:
+    cookies, together = [lead, another_lead(service)], Barrier(2)
+    for number in range(2):
+        specimen_id = specimen_with_cells(service, f"S-{number}")
+
+        def act(cookie: dict[str, str], specimen_id: str = specimen_id) -> int:
+            together.wait(20)
+            return int(sign(service, cookie, specimen_id).status_code)
+
+        with ThreadPoolExecutor(2) as threads:
+            assert sorted(threads.map(act, cookies)) == [201, 412]
+    assert service.scalars(select(SpecimenSignature.number)) == [1, 1]
+    assert not service.faults()
+
+
+@pytest.mark.both_databases
 def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, lead: dict[str, str]) -> None:
-    specimen_id = measured(service, patient="P1")
+    specimen_id = specimen_with_cells(service, patient="P1")
     signed = sign(service, lead, specimen_id, comment="the hand of Mr Miller").json()
     assert service.scalars(select(SpecimenRemark.comment)) == ["the hand of Mr Miller"]
     erase_patient_everywhere(service.context, "admin", "P1", "asked for")
@@ -157,3 +189,72 @@ def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, le
     assert not [body for body in bodies if "Miller" in body or "S-1" in body or "P1" in body]
     assert sign(service, lead, specimen_id).status_code == 404
     assert not service.faults()
+
+
+@pytest.mark.both_databases
+def test_a_label_that_changes_a_decision_is_told_to_the_signer_alone(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service, n=21)
+    other = another_lead(service)
+    assert sign(service, lead, specimen_id).status_code == 201
+    cells = [row["id"] for row in service.items(f"/v1/specimens/{specimen_id}/cells")]
+    service.outside_label(cells[0], "r1", "blast")
+    refresh_stale_specimens(service.context)
+    assert shown(service, specimen_id)["signature"]["differs"] == []
+    assert "was signed as" not in today(service)
+    for cell in cells:
+        for reader in ("r2", "r3"):
+            service.outside_label(cell, reader, "blast")
+    refresh_stale_specimens(service.context)
+    changed = {"group": "blasts", "at": 0.2, "signed": "open", "now": "above"}
+    after = shown(service, specimen_id)
+    assert (after["state"], after["signature"]["differs"]) == ("signed", [changed])
+    said = "S-1: blasts at 20 % was signed as open, and is above now."
+    assert needs(today(service))[said] == f"/specimens/{specimen_id}"
+    assert "was signed as" not in today(service, "other")
+    fields = {"version": after["version"], "amends": 1, "reason": "more labels"}
+    assert sign(service, other, specimen_id, **fields).status_code == 201
+    for who in ("admin", "other"):
+        assert "was signed as" not in today(service, who)
+    assert [row["differs"] for row in signatures(service, specimen_id)] == [[], [changed]]
+    assert not service.faults()
+
+
+def test_a_person_of_single_sign_on_signs_after_a_fresh_sign_in(service: Service, provider: OpenIdProvider) -> None:
+    specimen_id = specimen_with_cells(service)
+    with service.context.database.write() as session:
+        auth.link_subject(session, service.context.keys.audit, "admin", f"{provider.issuer} lead-1")
+    provider.subject = "lead-1"
+
+    def signed_in(path: str, **spoil: object) -> dict[str, str]:
+        provider.spoil = spoil
+        answer = go(service, provider, path)
+        fresh = path != "/login/oidc"
+        assert answer.headers["location"] == (f"/specimens/{specimen_id}" if fresh else "/today")
+        asked = (provider.asked.get("prompt"), provider.asked.get("max_age"))
+        assert asked == (("login", "0") if fresh else (None, None))
+        return {"Cookie": "; ".join(f"{name}={value}" for name, value in answer.cookies.items() if value)}
+
+    fresh = f"/login/oidc?specimen={specimen_id}"
+    now = int(time.time())
+    for path, spoil in (
+        ("/login/oidc", {}),
+        (fresh, {"auth_time": None}),
+        (fresh, {"auth_time": now - 301}),
+        (fresh, {"auth_time": now + 3600}),
+    ):
+        refused = sign(service, signed_in(path, **spoil), specimen_id, password=None)
+        assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "sign-in-too-old")
+        assert "sign in again at your provider" in refused.json()["detail"]
+    cookie = signed_in(fresh)
+    assert sign(service, cookie, specimen_id).status_code == 403  # a password that the account does not have
+    with service.clock.off_by(timedelta(minutes=6)):  # it expired in between
+        assert sign(service, cookie, specimen_id, password=None).status_code == 403
+    assert signatures(service, specimen_id) == []
+    signed = sign(service, signed_in(fresh), specimen_id, password=None)
+    assert (signed.status_code, signed.json().get("by")) == (201, "admin")
+    assert not service.faults()
+
+
+@pytest.mark.parametrize("specimen", ["https://elsewhere.example", "//elsewhere.example", "x"])
+def test_a_fresh_sign_in_leads_to_no_other_address(service: Service, provider: OpenIdProvider, specimen: str) -> None:
+    assert service.client.get("/login/oidc", params={"specimen": specimen}).status_code == 422

@@ -17,12 +17,14 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
+from app.accounts.passwords import hash_password
+from app.accounts.people import begin_session
 from app.audit.verify import verify_all
 from app.cases.ingest import prepare_case, store_case
 from app.cases.schemas import CaseIn
 from app.cases.service import SpecimenFields, add_specimen
 from app.context import ServiceContext
-from app.database.tables import Account, Case, Label, NetworkOutput
+from app.database.tables import Account, Case, Label, NetworkOutput, SpecimenSignature
 from app.http.principal import Principal
 from tests.faults.client import Client, assert_kept
 from tests.faults.rounds import Rounds
@@ -192,8 +194,44 @@ def wait_for_more(made: Installation, clients: list[Client], n: int) -> None:
     wait_until(lambda: acknowledged() >= enough, 120, lambda: f"{told}\n{made.log}")
 
 
-def store(context: ServiceContext, external_id: str, number: int) -> None:
-    new = prepare_case(context, CaseIn(external_id=external_id, metadata={}), cell_png(number))
+@pytest.mark.parametrize("kills", [pytest.param(3, marks=SHORT), pytest.param(20, marks=pytest.mark.heavy)])
+def test_a_signature_is_stored_once_or_not_at_all(made: Installation, tiny_release: Path, kills: int) -> None:
+    """The server ends at any moment of a signature, from the password to the answer."""
+    made.keys, password = made.prepare(tiny_release, lead="admin"), "a long enough password"
+    with made.parts() as context:
+        for number in range(kills):
+            store(context, f"cell {number}", number, specimen=f"S{number}")
+        with context.database.write() as session:
+            lead = session.execute(select(Account)).scalar_one()
+            lead.password_hash = hash_password(password)
+            token = begin_session(session, context.keys.audit, lead)
+    made.start()
+    client, rng = Client(lambda: made.address, made.keys), random.Random(kills)
+    specimens = [row["specimen"] for row in made.call("lead", "GET", "/v1/specimens").json()["items"]]
+    body, cookie = {"meaning": "approved", "version": 1, "password": password}, {"Cookie": f"sr_session={token}"}
+    recoveries = []
+    with ThreadPoolExecutor(1) as pool:
+        for specimen in specimens:
+            path = f"/v1/specimens/{specimen}/signatures"
+            signing = pool.submit(client.send, "", path, json=body, headers=cookie)
+            time.sleep(rng.random() / 2)
+            made.stop(signal.SIGKILL)
+            killed = time.monotonic()
+            made.start()
+            recoveries.append(time.monotonic() - killed)
+            client.acknowledged.append(signing.result().json()["digest"])
+    with made.parts() as context, context.database.read_moment() as session:
+        stored = list(session.execute(select(SpecimenSignature.digest)).scalars())
+        faults, kind = verify_all(session, context).faults, context.database.engine.dialect.name
+    what, lost = "server killed (SIGKILL) while a person signs", len(set(client.acknowledged) - set(stored))
+    doubled, n = len(stored) - len(set(stored)), len(client.acknowledged)
+    Rounds("F1, F9", what, kind, kills, n, lost, doubled, client.statuses[500], max(recoveries)).note()
+    assert (sorted(stored), n, faults) == (sorted(client.acknowledged), kills, [])
+    assert set(client.statuses) <= {201, 503}, client.statuses
+
+
+def store(context: ServiceContext, external_id: str, number: int, **fields: str) -> None:
+    new = prepare_case(context, CaseIn(external_id=external_id, metadata={}, **fields), cell_png(number))
     with context.database.write() as session:
         row = session.execute(select(Account).where(Account.name == "lead")).scalar_one()
         store_case(session, context, Principal(row.id, row.name, row.role, frozenset({"cases:write"})), new)

@@ -24,6 +24,8 @@ class OpenIdProvider:
         self.subject = "person-1"
         self.spoil: dict[str, Any] = {}
         self.codes: dict[str, dict[str, str]] = {}
+        #: what the last sign-in asked for
+        self.asked: dict[str, str] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -38,7 +40,7 @@ class OpenIdProvider:
         assert query["client_id"] == CLIENT
         assert query["code_challenge_method"] == "S256"
         code = secrets.token_urlsafe(16)
-        self.codes[code] = query
+        self.codes[code] = self.asked = query
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def token(self, form: dict[str, str], authorization: str) -> tuple[int, dict[str, Any]]:
@@ -55,6 +57,7 @@ class OpenIdProvider:
             "nonce": asked["nonce"],
             "iat": int(time.time()),
             "exp": int(time.time()) + 300,
+            **({"auth_time": int(time.time())} if "max_age" in asked else {}),
         } | self.spoil
         signer = self.spoil.get("signer", self.key)
         claims.pop("signer", None)
