@@ -24,7 +24,7 @@ from app.database.tables import Case, Specimen, SpecimenResult
 from app.database.tables.values import SpecimenState
 from app.http.errors import NotFound
 from app.http.principal import Principal
-from app.specimens.measuring import bases_of
+from app.specimens.measuring import Basis, bases_of
 from app.specimens.schemas import MeasuredShares, SpecimenIn, SpecimenOut, SpecimensOut
 
 # cases whose specimens are read in one statement
@@ -97,10 +97,11 @@ def specimens_out(session: Session, specimens: list[Specimen]) -> list[SpecimenO
     return [_specimen_out(specimen, results.get(specimen.id), bases[specimen.id]) for specimen in specimens]
 
 
-def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str) -> SpecimenOut:
+def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: Basis) -> SpecimenOut:
     shares = MeasuredShares() if result is None else MeasuredShares.model_validate(result.document)
     return SpecimenOut(
-        **shares.model_dump(),
+        **shares.model_dump(exclude={"n_cells"}),
+        n_cells=basis.n_cells,
         specimen=str(specimen.id),
         external_id=specimen.external_id,
         patient=specimen.patient,
@@ -110,7 +111,7 @@ def _specimen_out(specimen: Specimen, result: SpecimenResult | None, basis: str)
         state="open" if result is None else result.state,
         version=0 if result is None else result.version,
         computed_at=None if result is None else result.computed_at,
-        stale=result is None or result.basis != basis,
+        stale=result is None or result.basis != basis.digest,
     )
 
 
