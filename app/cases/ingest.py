@@ -364,6 +364,8 @@ def store_case(session: Session, context: ServiceContext, principal: Principal, 
         _replace_damaged(session, new)
         return 200, show_case(session, existing.id)
     at = context.clock()
+    # of two new cells of a specimen that were prepared together, the second one finds it now
+    new = replace(new, fields=with_fields_of_specimen(session, new.fields))
     case = _case_row(context.keys, principal, new, twin, at)
     specimen = specimen_for_cell(session, context.keys.audit, principal, new.fields)
     case.specimen_id = None if specimen is None else specimen.id

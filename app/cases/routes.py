@@ -12,6 +12,7 @@ from app.cases.blindness import BlindReadPending, CaseInPath, case_handle, ensur
 from app.cases.ingest import CaseForm, ExternalIdTaken, case_form, image_bytes, upload_schema
 from app.cases.presenters import image_response, show_case
 from app.cases.schemas import CaseOut, CasesOut, CommentIn, CommentOut, CommentsOut, PredictionsOut, WorklistOut
+from app.cases.specimen_rows import SpecimenMismatch
 from app.context import AppContext, Call, reading_call, writing_call
 from app.database.engine import ReadSession, WriteSession
 from app.database.idempotency import Idempotent, KeyMissing
@@ -51,7 +52,7 @@ async def predict_image(
     response_model=CaseOut,
     responses={
         200: {"model": CaseOut, "description": "The case was there already."},
-        **list_problem_responses(*_UPLOAD_ERRORS, ExternalIdTaken, StorageFull),
+        **list_problem_responses(*_UPLOAD_ERRORS, ExternalIdTaken, SpecimenMismatch, Conflict, StorageFull),
     },
     openapi_extra=upload_schema(case=True),
 )

@@ -138,7 +138,9 @@ from app.cases.specimen_rows import (
     SpecimenMismatch,
     add_specimen,
     find_same_specimen,
+    find_specimen,
     is_of_other_specimen,
+    require_place,
     specimen_digest,
     with_fields_of_specimen,
 )

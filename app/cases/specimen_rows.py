@@ -5,15 +5,18 @@ import uuid
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.cases.schemas import CaseIn
-from app.database.tables import Specimen, new_id
+from app.database.tables import Case, Specimen, new_id
 from app.http.errors import Conflict
 from app.http.principal import Principal
+
+#: Cells of a specimen at most, erased ones left out: its shares are computed from all of them together.
+MOST_CELLS = 2000
 
 
 class SpecimenMismatch(Conflict):
@@ -49,24 +52,37 @@ def find_specimen(session: Session, name: str) -> Specimen | None:
         return None
 
 
-def with_fields_of_specimen(session: Session, fields: CaseIn) -> CaseIn:
-    """Give a cell the patient and the site of its specimen, unless it names its own."""
-    specimen = None if fields.specimen is None else find_specimen(session, fields.specimen)
+def with_fields_of_specimen(session: Session, fields: CaseIn, planned: SpecimenFields | None = None) -> CaseIn:
+    """Give a cell the patient and the site of its specimen, stored or planned, unless it names its own."""
+    specimen = None if fields.specimen is None else find_specimen(session, fields.specimen) or planned
     if specimen is None:
         return fields
     own = {"patient": fields.patient or specimen.patient, "site": fields.site or specimen.site}
-    return fields.model_copy(update=own)
+    # however it was named, all who store a cell of it hold one digest
+    return fields.model_copy(update={"specimen": specimen.external_id, **own})
+
+
+def require_place(session: Session, specimen: Specimen | SpecimenFields, fields: CaseIn, n_planned: int = 0) -> None:
+    """Refuse a new cell that has another patient or site than its specimen, or is one too many."""
+    _require_same(specimen, SpecimenFields(specimen.external_id, fields.patient, fields.site, specimen.collected_at))
+    cells = select(func.count(Case.id)).join(Specimen, Specimen.id == Case.specimen_id)
+    cells = cells.where(Specimen.external_id == specimen.external_id, Case.erased_at.is_(None))
+    if session.execute(cells).scalar_one() + n_planned >= MOST_CELLS:
+        raise Conflict(
+            "specimen {name} has {n} cells, the most that a specimen takes; put further cells into another specimen",
+            name=specimen.external_id,
+            n=MOST_CELLS,
+        )
 
 
 def specimen_for_cell(session: Session, keys: AuditKeys, principal: Principal, fields: CaseIn) -> Specimen | None:
-    """Specimen of a new cell, stored now if it is not there; its digest is held."""
+    """Specimen of a new cell with its fields, stored now if it is not there; its digest is held."""
     if fields.specimen is None:
         return None
     specimen = find_specimen(session, fields.specimen)
     if specimen is None:
         return add_specimen(session, keys, principal, SpecimenFields(fields.specimen, fields.patient, fields.site))
-    site = fields.site or specimen.site
-    _require_same(specimen, SpecimenFields(specimen.external_id, fields.patient, site, specimen.collected_at))
+    require_place(session, specimen, fields)
     return specimen
 
 
@@ -88,7 +104,7 @@ def find_same_specimen(session: Session, fields: SpecimenFields) -> Specimen | N
     return specimen
 
 
-def _require_same(specimen: Specimen, sent: SpecimenFields) -> None:
+def _require_same(specimen: Specimen | SpecimenFields, sent: SpecimenFields) -> None:
     differing = [name for name, value in asdict(sent).items() if value != getattr(specimen, name)]
     if differing:
         raise SpecimenMismatch(

@@ -289,10 +289,11 @@ def answer_problem(request: Request, problem: Problem, errors: list[Fault] | Non
 
 def _on_validation(request: Request, exc: RequestValidationError) -> Response:
     """Answer a validation error by place and reason, without repeating the input."""
-    errors = [_make_fault(error["loc"], error["msg"]) for error in exc.errors()]
+    faults = [error | {"msg": error["msg"].removeprefix("Value error, ")} for error in exc.errors()]
+    errors = [_make_fault(error["loc"], error["msg"]) for error in faults]
     render: PageRenderer | None = request.app.state.problem_page
-    problem = InvalidValue(joined("; ", list(dict.fromkeys(map(describe_fault_on_page, exc.errors())))[:3]))
-    problem.faults = {printable(str(error["loc"][-1])): describe_fault(error) for error in reversed(exc.errors())}
+    problem = InvalidValue(joined("; ", list(dict.fromkeys(map(describe_fault_on_page, faults)))[:3]))
+    problem.faults = {printable(str(error["loc"][-1])): describe_fault(error) for error in reversed(faults)}
     page = None if render is None else render(request, problem)
     return page or problem_response(InvalidValue("one or more values are invalid; see errors"), errors)
 

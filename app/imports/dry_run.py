@@ -12,11 +12,14 @@ from sqlalchemy.orm import Session
 
 from app.cases.service import (
     CaseIn,
+    SpecimenFields,
     UploadDigests,
     find_case_and_first_twin,
+    find_specimen,
     inspect_upload,
     is_of_other_specimen,
     refuse_other_image,
+    require_place,
     with_fields_of_specimen,
 )
 from app.context import ServiceContext
@@ -79,6 +82,9 @@ class _ArchiveCheck:
         self._context = context
         self._rows: dict[str, _ExistingCase] = {}
         self._images: dict[str, int] = {}
+        # specimens by their first cell, and cells of each
+        self._specimens: dict[str, SpecimenFields] = {}
+        self._cells = Counter[str]()
 
     def row(self, archive: ImportArchive, row: ArchiveRow) -> tuple[_Status, str]:
         """Return the would-be result of a row, and a remark."""
@@ -97,14 +103,20 @@ class _ArchiveCheck:
         with self._context.database.read() as session:
             case, twin = find_case_and_first_twin(session, fields.external_id, pixels_sha256)
             existing = self._rows.get(fields.external_id)
+            fields = with_fields_of_specimen(session, fields, self._specimens.get(fields.specimen or ""))
             other = existing is not None and fields.specimen not in (None, existing.specimen)
-            fields = with_fields_of_specimen(session, fields)
             if case is not None:
                 specimen = None if case.specimen_id is None else str(case.specimen_id)
                 case_fields = case.patient, case.site, specimen, dict(case.case_metadata)
                 existing = _ExistingCase(case.image_sha256, case.field_sha256, *case_fields)
                 other = is_of_other_specimen(session, specimen, fields)
-            first = "" if twin is None else same_image_as(twin.external_id)
+            if existing is None and fields.specimen is not None:
+                first = SpecimenFields(fields.specimen, fields.patient, fields.site)
+                planned = self._specimens.setdefault(fields.specimen, first)
+                into = find_specimen(session, fields.specimen) or planned
+                require_place(session, into, fields, self._cells[fields.specimen])
+                self._cells[fields.specimen] += 1
+            remark = "" if twin is None else same_image_as(twin.external_id)
         refuse_other_image(existing, sent)
         if existing is not None:
             known = existing.patient, existing.site, existing.metadata
@@ -112,7 +124,7 @@ class _ArchiveCheck:
         earlier = self._images.setdefault(pixels_sha256, number)
         case_fields = fields.patient, fields.site, fields.specimen, dict(fields.metadata)
         self._rows[fields.external_id] = _ExistingCase(sent.image_sha256, sent.field_sha256, *case_fields)
-        return "created", first or (
+        return "created", remark or (
             "" if earlier == number else Message("duplicate image of row {earlier}", earlier=earlier)
         )
 

@@ -54,6 +54,7 @@ class ErasureLine(BaseModel):
 
     number: int
     erasure: uuid.UUID | None = None
+    # and specimens
     cases: list[uuid.UUID] = []
     import_rows: list[str] = []
     erased_at: datetime | None = None
@@ -138,7 +139,9 @@ class ErasureResult:
 
     # tombstones that stay in the place of cases
     cases: list[uuid.UUID]
-    # and fields, that no other case uses, by their name in the store: to be removed after the commit
+    # and of specimens that have no other cell
+    specimens: list[uuid.UUID] = field(default_factory=list)
+    # images and fields that no other case uses, by their name in the store: to be removed after the commit
     images: list[str] = field(default_factory=list)
     # other cases that have the same picture as one of these, as image or field, so that it stays
     shared: list[uuid.UUID] = field(default_factory=list)
@@ -169,12 +172,13 @@ def erase_patient_rows(
     session: Session, context: ServiceContext, actor: str, whom: ErasureTarget, reason: str
 ) -> ErasureResult:
     """Erase every case of a patient from the rows, and the import rows about them."""
-    specimens = _lock_specimens(session, *whom.conditions(), patient=whom.patient)
+    patients = [] if whom.patient is None else [whom.patient]
+    specimens = _lock_specimens(session, Specimen.patient.in_(patients), *whom.conditions())
     cases = _lock_cases(session, *whom.conditions())
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
     names += [specimen.external_id for specimen in specimens]
     external_ids = [case.external_id for case in cases]
-    rows = _import_rows(session, [case.id for case in cases], external_ids, *([whom.patient] if whom.patient else []))
+    rows = _import_rows(session, [case.id for case in cases], external_ids, *patients)
     if not cases and not rows and not specimens:
         raise NotFound("there is no case of this patient")
     if _contains_word(reason, [*names, *external_ids]):
@@ -188,7 +192,8 @@ def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine)
     values = {"id": line.erasure, "cases": listed, "import_rows": line.import_rows, "created_at": context.clock()}
     if not insert_if_absent(session, Erasure, values):
         return None
-    specimens = _lock_specimens(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
+    listed_specimens = Specimen.id.in_(line.cases) & Specimen.erased_at.is_(None)
+    specimens = _lock_specimens(session, listed_specimens, Case.id.in_(line.cases), Case.erased_at.is_(None))
     cases = _lock_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
     patients = {case.patient for case in cases if case.patient is not None}
     external_ids = [case.external_id for case in cases]
@@ -256,7 +261,8 @@ def _erase_and_record(
     for case in cases:
         _make_tombstone(session, case, word)
     session.flush()
-    erased.n_remarks = _erase_specimens(session, specimens, word)
+    erased.n_remarks = _erase_remarks_of_specimens(session, specimens)
+    erased.specimens = _erase_specimens(session, specimens, word)
     for row in rows:
         row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
     erased.n_remarks += _erase_rows_of_cases(session, ids)
@@ -284,19 +290,23 @@ def _make_tombstone(session: Session, case: Case, word: str) -> None:
     session.execute(update_columns(ReadRequest, u=case.u).where(ReadRequest.case_id == case.id))
 
 
-def _lock_specimens(session: Session, *conditions: ColumnElement[bool], patient: str | None = None) -> list[Specimen]:
-    """Specimens of cases, and of a patient; they are locked before their cases."""
-    of_cases = Specimen.id.in_(select(Case.specimen_id).where(*conditions))
-    named = of_cases if patient is None else or_(of_cases, Specimen.patient == patient)
-    return list(session.execute(select(Specimen).where(named).order_by(Specimen.id).with_for_update()).scalars())
+def _lock_specimens(session: Session, named: ColumnElement[bool], *conditions: ColumnElement[bool]) -> list[Specimen]:
+    """Specimens that are named, and those of cases; they are locked before their cases."""
+    either = named | Specimen.id.in_(select(Case.specimen_id).where(*conditions))
+    return list(session.execute(select(Specimen).where(either).order_by(Specimen.id).with_for_update()).scalars())
 
 
-def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> int:
-    """Forget what was computed and written of specimens, and what identifies those that have no other cell."""
+def _erase_remarks_of_specimens(session: Session, specimens: Sequence[Specimen]) -> int:
+    """Forget what was written at signatures, which keep their numbers."""
+    ids = [specimen.id for specimen in specimens]
+    remarks = delete(SpecimenRemark).where(SpecimenRemark.specimen_id.in_(ids)).returning(SpecimenRemark.id)
+    return len(session.execute(remarks).all())
+
+
+def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> list[uuid.UUID]:
+    """Forget what was computed of specimens, and what identifies those that have no other cell, which are returned."""
     ids = [specimen.id for specimen in specimens]
     session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
-    remarks = delete(SpecimenRemark).where(SpecimenRemark.specimen_id.in_(ids)).returning(SpecimenRemark.id)
-    n_remarks = len(session.execute(remarks).all())  # the signatures themselves keep their numbers
     left = select(Case.specimen_id).where(Case.specimen_id.in_(ids), Case.erased_at.is_(None))
     with_cells = set(session.execute(left).scalars())
     for specimen in specimens:
@@ -304,7 +314,7 @@ def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str)
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word
             specimen.collected_at, specimen.erased_at = None, time_of(session)
             specimen.digest_key = new_digest_key()
-    return n_remarks
+    return [specimen_id for specimen_id in ids if specimen_id not in with_cells]
 
 
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:
@@ -329,7 +339,7 @@ def _record_erasure(
     """An event with the digests of all tombstones, which names the cases."""
     erasure_id = listed or new_id()
     if listed is None:
-        ids = [str(case_id) for case_id in erased.cases]
+        ids = [str(tombstone_id) for tombstone_id in (*erased.cases, *erased.specimens)]
         session.add(Erasure(id=erasure_id, cases=ids, import_rows=erased.import_rows))
     counts = {"n_cases": len(erased.cases), "n_remarks": erased.n_remarks, "n_import_rows": len(erased.import_rows)}
     events.record_event(

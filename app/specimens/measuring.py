@@ -4,7 +4,7 @@ import hashlib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import func, select
@@ -74,8 +74,15 @@ class Measured:
     class_probs: bytes = b""
 
 
-def bases_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """Digest of everything that the numbers of each specimen follow from."""
+class Basis(NamedTuple):
+    """Number of a specimen's cells that are not erased, and digest of everything that its numbers follow from."""
+
+    n_cells: int
+    digest: str
+
+
+def bases_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Basis]:
+    """What the numbers of each specimen follow from."""
     newest = (
         select(Case.specimen_id, func.count(Case.id.distinct()), func.max(CaseChange.sequence))
         .outerjoin(CaseChange, CaseChange.case_id == Case.id)
@@ -92,10 +99,11 @@ def bases_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid
             select(func.max(SpecimenKnowledge.version)),
         )
     ]
-    return {
-        specimen_id: hashlib.sha256(repr((of_cells.get(specimen_id), of_all)).encode()).hexdigest()
-        for specimen_id in specimen_ids
-    }
+    bases = {}
+    for one in specimen_ids:
+        digest = hashlib.sha256(repr((of_cells.get(one), of_all)).encode()).hexdigest()
+        bases[one] = Basis(of_cells.get(one, (0,))[0], digest)
+    return bases
 
 
 def existing_specimen(session: Session, specimen_id: uuid.UUID) -> Specimen:
@@ -283,12 +291,12 @@ def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
     """Measure a specimen again if something has changed, and store the result."""
     with context.database.read() as session:
         stored, basis = session.get(SpecimenResult, specimen_id), bases_of(session, [specimen_id])[specimen_id]
-        if stored is not None and stored.basis == basis:
+        if stored is not None and stored.basis == basis.digest:
             return
         measured = measure(session, specimen_id)
     with context.database.write() as session:
         if bases_of(session, [specimen_id])[specimen_id] == basis:  # else it has changed again: the next one stores
-            _store(session, specimen_id, measured, basis)
+            _store(session, specimen_id, measured, basis.digest)
 
 
 def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: str) -> None:
@@ -329,5 +337,5 @@ def refresh_stale_specimens(context: ServiceContext) -> None:
         held = select(SpecimenResult.specimen_id, SpecimenResult.basis).where(SpecimenResult.specimen_id.in_(ids))
         stored = {row[0]: row[1] for row in session.execute(held)}
         now = bases_of(session, ids)
-    for specimen_id in [one for one in ids if stored.get(one) != now[one]][:_OF_ROUND]:
+    for specimen_id in [one for one in ids if stored.get(one) != now[one].digest][:_OF_ROUND]:
         refresh_specimen(context, specimen_id)

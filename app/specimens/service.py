@@ -26,7 +26,7 @@ from app.database.tables.values import SpecimenState
 from app.http.errors import Problem
 from app.http.principal import Principal
 from app.specimens.measuring import MOST_DECIDING as MOST_DECIDING
-from app.specimens.measuring import bases_of, existing_specimen, refresh_specimen
+from app.specimens.measuring import Basis, bases_of, existing_specimen, refresh_specimen
 from app.specimens.schemas import (
     MeasuredShares,
     SignatureIn,
@@ -151,11 +151,12 @@ def specimens_out(session: Session, specimens: list[Specimen]) -> list[SpecimenO
 
 
 def _specimen_out(
-    specimen: Specimen, result: SpecimenResult | None, basis: str, signatures: list[SignedVersionOut] | None
+    specimen: Specimen, result: SpecimenResult | None, basis: Basis, signatures: list[SignedVersionOut] | None
 ) -> SpecimenOut:
     shares = MeasuredShares() if result is None else MeasuredShares.model_validate(result.document)
     return SpecimenOut(
-        **shares.model_dump(),
+        **shares.model_dump(exclude={"n_cells"}),
+        n_cells=basis.n_cells,
         specimen=str(specimen.id),
         external_id=specimen.external_id,
         patient=specimen.patient,
@@ -165,7 +166,7 @@ def _specimen_out(
         state="signed" if signatures else "open" if result is None else result.state,
         version=0 if result is None else result.version,
         computed_at=None if result is None else result.computed_at,
-        stale=result is None or result.basis != basis,
+        stale=result is None or result.basis != basis.digest,
         signature=SignatureOut(**signatures[0].model_dump(exclude={"document"})) if signatures else None,
     )
 

@@ -46,7 +46,7 @@ def sign_specimen(call: Call, specimen_id: uuid.UUID, body: SignatureIn) -> tupl
     before, result = latest_signature(session, specimen_id), session.get(SpecimenResult, specimen_id)
     if body.amends != (None if before is None else before.number):
         raise PreconditionFailed("the signatures have changed since they were shown; look at them again")
-    basis = bases_of(session, [specimen_id])[specimen_id]
+    basis = bases_of(session, [specimen_id])[specimen_id].digest
     if result is None or (result.version, result.basis) != (body.version, basis):
         raise PreconditionFailed("the shares have changed since they were shown; look at them again")
     if not result.cells:

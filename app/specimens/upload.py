@@ -272,8 +272,7 @@ def add_cells(
             return once(session, digest, lambda: upload.begin_import(session, archive))
     results = [upload.store(cell) for cell in cells]  # before the session's transaction begins
     upload.finish()
-    first = next((uuid.UUID(result.case) for result in results if result.case is not None), None)
-    return once(session, digest, lambda: upload.answer(session, results), case_id_of=lambda _: first)
+    return once(session, digest, lambda: upload.answer(session, results), case_id_of=lambda _: specimen_id)
 
 
 def _refuse_expired() -> Never:

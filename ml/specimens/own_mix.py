@@ -19,7 +19,7 @@ from ml.util.arrays import FloatArray, IntArray
 
 CHAINS, SWEEPS, KEPT = 50, 60, 20
 #: Sweeps in all after which chains that disagree are not resolved; they are doubled until then.
-MOST_SWEEPS = 240
+MOST_SWEEPS = 960
 #: Cells below which the mix of the training laboratory is kept.
 FEWEST_FOR_OWN_MIX = 20
 # draws of Dir(α f) that the draws of one member share, in turn: it does not depend on the kind

@@ -74,6 +74,16 @@ def test_a_policy_that_cannot_be_carried_out_is_refused(fields: dict[str, Any], 
         policy(**fields)
 
 
+def test_the_api_describes_a_fault_in_its_own_words(service: Service) -> None:
+    wanted = {"threshold": 0.2, "reporting_groups": [BLASTS, BLASTS | {"group": "b"}], "reason": "x"}
+    refused = service.post("admin", "/v1/policies", json=wanted).json()
+    assert refused["errors"][0]["what"] == "class blast belongs to blasts and to b"
+    missing = service.post("admin", "/v1/policies", json={"rule": "graded", "reason": "x"}).json()
+    assert missing["errors"][0]["what"] == "the graded rule needs capacity_per_day"
+    turned = service.upload("a", cell_png(1), site="north\u202e").json()
+    assert turned["errors"] == [{"where": ["body", "site"], "what": "must not contain the character U+202E"}]
+
+
 def test_of_a_specimen_what_is_chosen_is_read_twice_and_the_rest_at_the_audit_rate() -> None:
     rule = TriageRule("specimen_value", np.inf, 0.1, 0.02, 0.9, 5)
     for probs in ([0.98, 0.01, 0.01], [0.4, 0.35, 0.25]):

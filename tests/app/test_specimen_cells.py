@@ -4,13 +4,16 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 from sqlalchemy import func, select, text
 
+from app.cases import specimen_rows
 from app.cases.service import SpecimenFields, add_specimen, store_given_case
+from app.cli.imports import check_local
 from app.database.tables import Case, IdempotencyRecord, Specimen
 from app.http.errors import ServiceUnavailable
 from app.imports import import_job
@@ -138,6 +141,62 @@ def test_a_retry_goes_on_after_a_crash_and_stores_nothing_twice(
         assert [one[name] for one in results] == [one[name] for one in answer.json()["results"]]
 
 
+@pytest.mark.both_databases
+def test_a_full_specimen_refuses_a_further_cell_and_answers_those_it_has(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(specimen_rows, "MOST_CELLS", 3)
+    to, cells = specimen(service, patient=None), sample(5)
+    body = send(service, to, cells, "k").json()
+    assert [one["status"] for one in body["results"]] == ["stored"] * 3 + ["refused"] * 2
+    full = "specimen S-1 has 3 cells, the most that a specimen takes; put further cells into another specimen"
+    assert {one["detail"] for one in body["results"][3:]} == {full}
+    assert send(service, to, cells, "another").json() == body
+    refused = service.upload("further", cell_png(9), specimen=to)
+    assert (refused.status_code, refused.json()["detail"]) == (409, full)
+    assert service.upload("S-1/000.png", cell_png(0), specimen="S-1").status_code == 200
+    erase_patient_everywhere(service.context, "lead", "S-1/001.png", "asked", without_patient=True)
+    assert service.upload("further", cell_png(9), specimen=to).status_code == 201
+    assert service.upload("one more", cell_png(10), specimen=to).status_code == 409
+    assert service.upload("elsewhere", cell_png(10), specimen="S-2").status_code == 201
+
+
+def in_specimens(rows: str) -> bytes:
+    """An archive of new cells, a row for each: external id, patient, site and specimen."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        lines = [f"{number}.png,{row}" for number, row in enumerate(rows.split())]
+        packed.writestr("manifest.csv", "\n".join(["file,external_id,patient,site,specimen", *lines]))
+        for number in range(len(lines)):
+            packed.writestr(f"{number}.png", cell_png(20 + number))
+    return buffer.getvalue()
+
+
+def send_archive(service: Service, data: bytes) -> httpx.Response:
+    return service.post("admin", "/v1/imports", content=data, headers={"Content-Type": "application/zip"})
+
+
+@pytest.mark.parametrize("batch", [32, 1])
+def test_a_dry_run_names_the_rows_that_their_specimen_refuses(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(specimen_rows, "MOST_CELLS", 4)
+    monkeypatch.setattr(import_job, "BATCH", batch)
+    to = specimen(service)
+    cells = "a,p1,,A b,p2,,A c,,,A d,p1,north,A e,,,B f,p1,,B g,p2,,S-1 h,p1,south,S-1 i,,,S-1 j,p1,,A k,,,A l,,,A"
+    (tmp_path / "a.zip").write_bytes(in_specimens(f"{cells} m,,,{to} n,p2,,{to} o,,,S-1 p,p1,north,S-1 q,,,{to}"))
+    said = check_local(service.context, tmp_path / "a.zip", print)
+    asked = send_archive(service, (tmp_path / "a.zip").read_bytes())
+    work_off(service.context)
+    done = rows_of(service, asked.json())
+    failed = [(name, detail) for name, status, detail in done if status == "failed"]
+    assert [(row["external_id"], row["detail"]) for row in said["failures"]] == failed
+    assert [name for name, _ in failed] == list("bdfghlnq")
+    assert "specimen A has a different patient" in failed[0][1]
+    assert "specimen A has 4 cells" in failed[5][1]
+    assert (said["created"], said["failed"], n_cases(service)) == (9, 8, 9)
+
+
 def test_a_body_of_many_mebibytes_is_taken(service: Service) -> None:
     answer = send(service, specimen(service), [(str(number), bytes(MIB)) for number in range(20)])
     assert (answer.status_code, answer.json()["n_refused"]) == (207, 20)
@@ -228,14 +287,7 @@ def test_an_import_with_a_column_of_specimens_plans_each_of_them(
 ) -> None:
     planned = set[str]()
     monkeypatch.setattr(import_job, "plan_specimen", lambda _, __, named: planned.add(str(named)))
-    manifest = b"file,external_id,specimen\n1.png,1,A\n2.png,2,B\n3.png,3,\n4.png,4,A\n"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as packed:
-        packed.writestr("manifest.csv", manifest)
-        for number in range(1, 5):
-            packed.writestr(f"{number}.png", cell_png(number))
-    headers = {"Content-Type": "application/zip"}
-    asked = service.post("admin", "/v1/imports", content=buffer.getvalue(), headers=headers)
+    asked = send_archive(service, in_specimens("1,,,A 2,,,B 3,,, 4,,,A"))
     work_off(service.context)
     assert [status for _, status, _ in rows_of(service, asked.json())] == ["created"] * 4
     assert planned == {str(found) for found in service.scalars(select(Specimen.id))}
@@ -248,8 +300,11 @@ def test_nobody_finds_an_erased_cell_in_the_answer_of_its_upload(service: Servic
     body = send(service, to, [("other.png", cell_png(1)), ("Jane Doe.png", cell_png(2))], "k").json()
     name = service.document(f"/v1/cases/{body['results'][1]['case']}")["external_id"]
     erase_patient_everywhere(service.context, "lead", name, "asked", without_patient=True)
+    send(service, specimen(service, "S-2", "p2"), [("John Doe.png", BROKEN)])
+    service.post("admin", "/v1/specimens", json={"external_id": "of John Doe", "patient": "p2"})
+    erase_patient_everywhere(service.context, "lead", "p2", "asked")
     kept = [json.dumps(answer) for answer in service.scalars(select(IdempotencyRecord.body))]
-    assert not [answer for answer in kept if "Jane" in answer]
+    assert not [answer for answer in kept if "Jane" in answer or "John" in answer]
 
 
 def test_an_erased_specimen_takes_no_cell(service: Service) -> None:

@@ -135,6 +135,22 @@ def test_without_groups_each_class_is_one_and_few_cells_keep_the_training_mix(se
 
 
 @pytest.mark.both_databases
+def test_the_cells_of_a_specimen_are_counted_before_they_are_measured(service: Service) -> None:
+    first, second = add_specimen(service), add_specimen(service, "S-2")
+    for name, n in (("S-1", 3), ("S-2", 1)):
+        add_cells(service, name, n, 10 * n)
+    listed = list(service.items("/v1/specimens"))
+    assert [(row["specimen"], row["n_cells"], row["stale"]) for row in listed] == [(second, 1, True), (first, 3, True)]
+    add_cells(service, "S-1", 1)
+    shown(service, first)
+    service.add_case("a copy", cell_png(0), specimen="S-1")
+    assert service.document("/v1/specimens")["items"][1]["n_cells"] == 5
+    assert (shown(service, first)["n_cells"], len(shown(service, first)["warnings"])) == (5, 2)
+    erase_patient_everywhere(service.context, "admin", "a copy", "asked for", without_patient=True)
+    assert service.document("/v1/specimens")["items"][1]["n_cells"] == 4
+
+
+@pytest.mark.both_databases
 def test_a_label_makes_the_shares_stale_until_they_are_measured_again(service: Service) -> None:
     put_policy(service, reporting_groups=[GROUP])
     specimen_id = add_specimen(service)

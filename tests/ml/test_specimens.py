@@ -350,10 +350,16 @@ def test_decisions_weigh_costs_and_need_fifty_cells_to_be_below() -> None:
     assert decisions([3, 3, 10, 4]).mix == "own"
 
 
+def test_chains_that_mix_slowly_go_on_until_they_agree() -> None:
+    unsure = DirichletCpe(np.random.default_rng(0).dirichlet(np.ones(4), 60), np.full(60, np.log(0.4)))
+    result = measure_specimen(specimen(unsure), [Group(code, (code,)) for code in CLASSES])
+    assert (result.resolved, result.sweeps) == (True, 480)
+
+
 def test_chains_that_do_not_agree_leave_everything_open() -> None:
     flat = DirichletCpe(np.tile(MIX, (400, 1)), np.full(400, -40.0))
     result = measure_specimen(specimen(flat), [Group("blasts", ("blast",), (Threshold(0.9999),))])
-    assert (result.resolved, result.sweeps) == (False, 240)
+    assert (result.resolved, result.sweeps) == (False, 960)
     assert result.groups[0].thresholds[0].decision == "open"
     assert result.groups[0].n_effective < 300
 

@@ -27,7 +27,7 @@ from app.cli import serving
 from app.cli.main import secondread
 from app.context import build_context
 from app.database import idempotency
-from app.database.tables import Case, Erasure, ImportRow, NetworkOutput
+from app.database.tables import Case, Erasure, ImportRow, NetworkOutput, Specimen
 from app.http.errors import Conflict, NotFound
 from app.imports.archive_storage import archive_path
 from app.job_table import refresh_snapshots, run_maintenance
@@ -289,6 +289,8 @@ def backed_up(service: Service, settings_of_commands: None, monkeypatch: pytest.
     context = service.context
     store(service, EXTERNAL, cell_png(1), {"r1": 0}, patient=PATIENT)
     store(service, "another", cell_png(2), {}, patient="another")
+    for external_id, patient in ((f"{EXTERNAL}-bare", PATIENT), ("bare", "another")):  # specimens without cells
+        service.post("admin", "/v1/specimens", json={"external_id": external_id, "patient": patient})
     monkeypatch.setenv("SECONDREAD_AUDIT_ANCHOR", str(tmp_path / "heads"))
     done = run_here("db", "backup", tmp_path / "backup")
     assert done.returncode == 0, done.stderr
@@ -326,6 +328,8 @@ def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_u
         assert verify_all(session, context).faults == []
         erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().one()
         assert not stored_image(context, erased.stored_sha256).exists()
+        kept = session.execute(select(Specimen.external_id).where(Specimen.erased_at.is_(None)))
+        assert kept.scalars().all() == ["bare"]
     context.database.engine.dispose()
 
 

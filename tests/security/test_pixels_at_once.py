@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import text
 
-from app.cases import ingest
+from app.cases import ingest, specimen_rows
 from app.cases import service as cases
 from app.cli.imports import import_local
 from app.database.tables import CaseTwin
@@ -106,6 +106,19 @@ def test_two_uploads_of_one_picture_at_once_are_twins(service: Service, paused: 
         assert other.result()["same_image_as"] == str(rows(service)["one"].id)
     assert pairs(service) == {("one", "two"), ("two", "one")}
     assert service.faults() == []
+
+
+@pytest.mark.both_databases
+def test_of_two_cells_at_once_a_specimen_takes_the_last_that_fits(
+    service: Service, monkeypatch: pytest.MonkeyPatch, paused: Callable[[Any, str], Paused]
+) -> None:
+    monkeypatch.setattr(specimen_rows, "MOST_CELLS", 2)
+    specimen = service.add_case("one", cell_png(3), specimen="S-1")["specimen"]
+    pause = paused(ingest, "plan_case")
+    with meanwhile(service, pause, lambda: service.add_case("two", cell_png(4), specimen="S-1")) as beside:
+        other = beside(lambda: service.upload("three", cell_png(5), specimen=specimen))
+        assert other.result().status_code == 409
+    assert set(rows(service)) == {"one", "two"}
 
 
 @pytest.mark.both_databases

@@ -80,17 +80,18 @@ class IdempotencyRecord(BaseTable):
     body: Mapped[Any] = mapped_column(JSON)
     # old answers are swept
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row, index=True)
-    # which case the body shows, so that the answer goes when the patient is erased
+    # which case or specimen the body shows, so that the answer goes when the patient is erased
     case_id: Mapped[uuid.UUID | None] = mapped_column(index=True)
 
 
 class Erasure(BaseTable):
-    """Erased patient: the cases and import rows that became tombstones, without identity."""
+    """Erased patient: the cases, specimens and import rows that became tombstones, without identity."""
 
     __tablename__ = "erasures"
 
     id: Mapped[uuid.UUID] = mapped_column(Uuid, primary_key=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=time_of_row)
+    # and specimens: an id is of one table only
     cases: Mapped[list[str]] = mapped_column(JSON)
     # «job/row»
     import_rows: Mapped[list[str]] = mapped_column(JSON)
