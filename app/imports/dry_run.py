@@ -3,7 +3,7 @@
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Literal, TypedDict
 
@@ -63,24 +63,12 @@ class CheckReport(CheckCounts):
     failures: list[FailedRow]
 
 
-@dataclass(frozen=True)
-class _ExistingCase:
-    """A case that is there, or would be by an earlier row."""
-
-    image_sha256: str
-    field_sha256: str | None
-    patient: str | None
-    site: str | None
-    specimen: str | None
-    metadata: dict[str, str]
-
-
 class _ArchiveCheck:
     """Goes through an archive and remembers what its rows would have stored."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._rows: dict[str, _ExistingCase] = {}
+        self._rows: dict[str, tuple[CaseIn, UploadDigests]] = {}
         self._images: dict[str, int] = {}
         # specimens by their first cell, and cells of each
         self._specimens: dict[str, SpecimenFields] = {}
@@ -102,38 +90,36 @@ class _ArchiveCheck:
     def _compared(self, number: int, fields: CaseIn, sent: UploadDigests, pixels_sha256: str) -> tuple[_Status, str]:
         with self._context.database.read() as session:
             case, twin = find_case_and_first_twin(session, fields.external_id, pixels_sha256)
-            existing = self._rows.get(fields.external_id)
             fields = with_fields_of_specimen(session, fields, self._specimens.get(fields.specimen or ""))
-            other = existing is not None and fields.specimen not in (None, existing.specimen)
             if case is not None:
-                specimen = None if case.specimen_id is None else str(case.specimen_id)
-                case_fields = case.patient, case.site, specimen, dict(case.case_metadata)
-                existing = _ExistingCase(case.image_sha256, case.field_sha256, *case_fields)
-                other = is_of_other_specimen(session, specimen, fields)
-            if existing is None and fields.specimen is not None:
-                first = SpecimenFields(fields.specimen, fields.patient, fields.site)
-                planned = self._specimens.setdefault(fields.specimen, first)
-                into = find_specimen(session, fields.specimen) or planned
-                require_place(session, into, fields, self._cells[fields.specimen])
+                refuse_other_image(case, sent)
+                other = is_of_other_specimen(session, str(case.specimen_id), fields)
+                known = case.patient, case.site, case.case_metadata
+                return "known", import_job.describe_differences(fields, *known, other_specimen=other)
+            if fields.external_id in self._rows:
+                first, digests = self._rows[fields.external_id]
+                refuse_other_image(digests, sent)
+                other = fields.specimen not in (None, first.specimen)
+                known = first.patient, first.site, first.metadata
+                return "known", import_job.describe_differences(fields, *known, other_specimen=other)
+            if fields.specimen is not None:
+                planned = SpecimenFields(fields.specimen, fields.patient, fields.site)
+                planned = self._specimens.setdefault(fields.specimen, planned)
+                specimen = find_specimen(session, fields.specimen) or planned
+                require_place(session, specimen, fields, self._cells[fields.specimen])
                 self._cells[fields.specimen] += 1
-            remark = "" if twin is None else same_image_as(twin.external_id)
-        refuse_other_image(existing, sent)
-        if existing is not None:
-            known = existing.patient, existing.site, existing.metadata
-            return "known", import_job.describe_differences(fields, *known, other_specimen=other)
         earlier = self._images.setdefault(pixels_sha256, number)
-        case_fields = fields.patient, fields.site, fields.specimen, dict(fields.metadata)
-        self._rows[fields.external_id] = _ExistingCase(sent.image_sha256, sent.field_sha256, *case_fields)
-        return "created", remark or (
-            "" if earlier == number else Message("duplicate image of row {earlier}", earlier=earlier)
-        )
+        self._rows[fields.external_id] = fields, sent
+        if twin is not None:
+            return "created", same_image_as(twin.external_id)
+        return "created", "" if earlier == number else Message("duplicate image of row {earlier}", earlier=earlier)
 
 
 @dataclass(frozen=True)
 class CheckedRow:
     """Would-be result of a row, or of a file without a row, with a remark."""
 
-    number: int
+    row: int
     # of the case; of a file its name
     external_id: str
     # as the row says
@@ -185,7 +171,7 @@ def check_archive(context: ServiceContext, archive: ImportArchive, shown: int) -
     for row in checked_rows(context, archive):
         counting.add(row)
         if row.detail:
-            failure = FailedRow(row=row.number, external_id=row.external_id, detail=row.detail)
+            failure = FailedRow(row=row.row, external_id=row.external_id, detail=row.detail)
             failures.append((row.status != "failed", failure))
     failures.sort(key=lambda one: (one[0], one[1]["row"]))
     return {**counting.counts(), "failures": [row for _, row in failures[:shown]]}
@@ -213,23 +199,13 @@ def check_import(job: RunningJob) -> CheckCounts:
                 counting.add(row)
             n_done += len(batch)
             with job.write() as session:
-                session.add_all(_make_import_row(job, row) for row in batch if row.detail and row.number not in stored)
+                told = (row for row in batch if row.detail and row.row not in stored)
+                session.add_all(ImportRow(job_id=job.job_id, **asdict(row)) for row in told)
                 n_reported = min(n_done, n_rows)
                 job.report_in(
                     session, n_reported / n_rows, Message("{count:,} of {rows:,} rows", count=n_reported, rows=n_rows)
                 )
     return counting.counts()
-
-
-def _make_import_row(job: RunningJob, row: CheckedRow) -> ImportRow:
-    return ImportRow(
-        job_id=job.job_id,
-        row=row.number,
-        external_id=row.external_id,
-        patient=row.patient,
-        status=row.status,
-        detail=row.detail,
-    )
 
 
 def import_checked(session: Session, context: ServiceContext, principal: Principal, check_id: uuid.UUID) -> JobView:

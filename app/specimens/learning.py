@@ -155,10 +155,6 @@ def _setting(session: Session) -> tuple[uuid.UUID, list[str], list[Group]]:
     return release_id, classes, groups
 
 
-def _ignore(_done: int, _total: int) -> None:
-    """Show no progress."""
-
-
 def learn(session: Session) -> tuple[uuid.UUID, Laboratory]:
     """What the specimens of the served release teach now."""
     release_id, classes, groups = _setting(session)
@@ -166,7 +162,7 @@ def learn(session: Session) -> tuple[uuid.UUID, Laboratory]:
     found = [cells_of_specimen(session, one) for one in session.execute(newest).scalars().all()]
     some = [cells for cells in found if cells is not None and cells.release_id == release_id]
     kappa = fit_kappa([with_labels(session, cells)[0] for cells in some])
-    shares = _predict_shares(session, groups, kappa, _read_specimens(session, release_id), _ignore)
+    shares = _predict_shares(session, groups, kappa, _read_specimens(session, release_id), lambda *_: None)
     labels = _planned_labels(session, classes)
     known = {}
     for group in groups:
@@ -196,7 +192,7 @@ def learn_from_specimens(context: ServiceContext) -> bool:
     return True
 
 
-def check_specimens(session: Session, progress: Progress = _ignore) -> list[GroupCheck]:
+def check_specimens(session: Session, progress: Progress = lambda *_: None) -> list[GroupCheck]:
     """Coverage of the slide intervals of each group, each specimen by what the others taught."""
     release_id, _, groups = _setting(session)
     kappa = laboratory_of(session, release_id).kappa

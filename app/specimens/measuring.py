@@ -3,7 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ from ml.specimens.cells import Specimen as SpecimenOfCells
 from ml.specimens.laboratory import GroupKnowledge, Laboratory
 from ml.specimens.own_mix import FEWEST_FOR_OWN_MIX
 from ml.specimens.reads import choose_reads
-from ml.specimens.shares import GroupShare, Share, SpecimenShares, measure_specimen
+from ml.specimens.shares import GroupShare, Share, SpecimenShares, ThresholdDecision, measure_specimen
 
 #: Deciding cells that are listed.
 MOST_DECIDING = 10
@@ -223,26 +223,20 @@ def _share_out(share: Share) -> ShareOut:
     return ShareOut(share=share.share, interval=(share.low, share.high))
 
 
+def _threshold_out(one: ThresholdDecision) -> ThresholdOut:
+    fields = asdict(one)
+    return ThresholdOut(**fields.pop("threshold"), **fields)
+
+
 def _group_out(group: Group, share: GroupShare, count: int) -> GroupShareOut:
-    parts = share.components
     return GroupShareOut(
         group=group.name,
         count=count,
         slide=_share_out(share.slide),
         patient=_share_out(share.patient),
         counted=share.counted,
-        components=ComponentsOut(cells=parts.cells, annotators=parts.annotators, sampling=parts.sampling),
-        thresholds=[
-            ThresholdOut(
-                at=one.threshold.at,
-                miss_cost=one.threshold.miss_cost,
-                probability_above=one.probability_above,
-                decision=one.decision,
-                expected_loss=one.expected_loss,
-                settled=one.settled,
-            )
-            for one in share.thresholds
-        ],
+        components=ComponentsOut(**asdict(share.components)),
+        thresholds=[_threshold_out(one) for one in share.thresholds],
     )
 
 

@@ -189,19 +189,11 @@ def tables_of_specimens(session: Session, case_ids: Sequence[uuid.UUID]) -> tupl
     columns: dict[str, list[str]] = {name: [] for name in _COLUMNS}
     for one in specimens_out(session, rows):
         for group in one.groups:
-            values: list[str | float | None] = [
-                one.external_id,
-                one.patient,
-                one.site,
-                one.state,
-                None if one.signature is None else one.signature.number,
-                None if one.signature is None else one.signature.signed_at.isoformat(),
-                one.n_cells,
-                group.group,
-                group.count,
-            ]
-            for share in (group.slide, group.patient):
-                values += [share.share, *share.interval]
-            for name, value in zip(_COLUMNS, values, strict=True):
+            signed = (
+                (None, None) if one.signature is None else (one.signature.number, one.signature.signed_at.isoformat())
+            )
+            about = (one.external_id, one.patient, one.site, one.state, *signed, one.n_cells, group.group, group.count)
+            shares = [number for share in (group.slide, group.patient) for number in (share.share, *share.interval)]
+            for name, value in zip(_COLUMNS, (*about, *shares), strict=True):
                 columns[name].append("" if value is None else str(value))
     return [names[specimen_of[one]] if one in specimen_of else "" for one in case_ids], columns

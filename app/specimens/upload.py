@@ -127,17 +127,13 @@ async def _read_parts(request: Request) -> list[SentCell]:
         for number, (field, value) in enumerate(form.multi_items(), 1):
             if field != "image":
                 raise InvalidValue("unknown multipart field {field}; send each cell as `image`", field=repr(field))
-            name = _name_of(value.filename or "") if isinstance(value, UploadFile) else ""
+            name = PurePosixPath(value.filename or "").name if isinstance(value, UploadFile) else ""
             if not name or not isinstance(value, UploadFile):
                 raise InvalidValue("part {n} has no file name, which is the external id of its cell", n=number)
             cells.append(_checked(name, await value.read()))
         return cells
     finally:
         await form.close()
-
-
-def _name_of(file: str) -> str:
-    return PurePosixPath(file).name
 
 
 def _checked(name: str, data: bytes) -> SentCell:
@@ -161,16 +157,16 @@ def _read_zip(body: bytes) -> list[SentCell]:
             cells, room = [], limiter.MAX_CELLS
             for row in archive.rows:
                 try:
-                    cells.append(SentCell(_name_of(row.file), archive.read(row, MAX_CELL)))
+                    cells.append(SentCell(PurePosixPath(row.file).name, archive.read(row, MAX_CELL)))
                 except ValueError as exc:
-                    cells.append(SentCell(_name_of(row.file), b"", str(exc)))
+                    cells.append(SentCell(PurePosixPath(row.file).name, b"", str(exc)))
                 room -= len(cells[-1].data)
                 if room < 0:
                     raise TooLarge(
                         "the zip unpacks to more than {n} MiB; send its cells in several requests",
                         n=limiter.MAX_CELLS // 1024**2,
                     )
-            return [*cells, *(SentCell(_name_of(file.file), b"", file.why) for file in others)]
+            return [*cells, *(SentCell(PurePosixPath(file.file).name, b"", file.why) for file in others)]
     except ArchiveError as exc:
         raise InvalidValue(str(exc)) from exc
 

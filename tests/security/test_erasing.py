@@ -328,8 +328,8 @@ def test_restoring_asks_for_the_list_and_erases_again(service: Service, backed_u
         assert verify_all(session, context).faults == []
         erased = session.execute(select(Case).where(Case.erased_at.is_not(None))).scalars().one()
         assert not stored_image(context, erased.stored_sha256).exists()
-        kept = session.execute(select(Specimen.external_id).where(Specimen.erased_at.is_(None)))
-        assert kept.scalars().all() == ["bare"]
+        left = session.execute(select(Specimen.external_id).where(Specimen.erased_at.is_(None)))
+        assert left.scalars().all() == ["bare"]
     context.database.engine.dispose()
 
 
