@@ -38,6 +38,7 @@ WORDS: Mapping[str, str] = messages(
         "outcome.reopen": "reopened {case}",
         "case.add": "stored {case}",
         "specimen.add": "stored a specimen",
+        "specimen.erase": "erased a specimen",
         "specimen.plan": "requested second reads of {n_cells} cells of a specimen",
         "specimens.fit": "learned version {version} of what specimens have in common",
         "patient.erase": "erased a patient: {n_cases} cells, {n_remarks} notes, {n_import_rows} rows of imports",

@@ -255,7 +255,7 @@ def _erase_and_record(
     for case in cases:
         _make_tombstone(session, case, word)
     session.flush()
-    _erase_specimens(session, specimens, word)
+    _erase_specimens(session, context, actor, specimens, word)
     for row in rows:
         row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
     erased.n_remarks = _erase_rows_of_cases(session, ids)
@@ -290,7 +290,9 @@ def _lock_specimens(session: Session, *conditions: ColumnElement[bool], patient:
     return list(session.execute(select(Specimen).where(named).order_by(Specimen.id).with_for_update()).scalars())
 
 
-def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> None:
+def _erase_specimens(
+    session: Session, context: ServiceContext, actor: str, specimens: Sequence[Specimen], word: str
+) -> None:
     """Forget what was computed of specimens, and what identifies those that have no other cell."""
     ids = [specimen.id for specimen in specimens]
     session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
@@ -301,6 +303,8 @@ def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str)
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word
             specimen.collected_at, specimen.erased_at = None, time_of(session)
             specimen.digest_key = new_digest_key()
+            keys = context.keys.audit
+            events.record_event(session, keys, actor=actor, action="specimen.erase", object_id=specimen.id)
 
 
 def _erase_rows_of_cases(session: Session, ids: Sequence[uuid.UUID]) -> int:

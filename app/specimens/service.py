@@ -78,7 +78,7 @@ def list_specimens(
     equal = {Specimen.patient: patient, Specimen.site: site}
     statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
     if after is not None:
-        statement = statement.where(Specimen.created_at > after)
+        statement = statement.where((Specimen.created_at > after) | (SpecimenResult.computed_at > after))
     if cursor is not None:
         statement = statement.where(Specimen.id < decode_cursor(cursor))
     rows = list(session.execute(statement.limit(limit + 1)).scalars())
