@@ -28,6 +28,7 @@ WORDS: Mapping[str, str] = messages(
         "repeat.correct": "corrected the second label of {case}: {label}",
         "repeat.revise": "changed the second label of {case}: {label}",
         "repeat.retract": "took back the second label of {case}",
+        "repeat.final": "finalized {labels}",
         "repeat.decline": "skipped a second read of {case}: {reason}",
         "read.decline": "skipped {case}: {reason}",
         "request.ask": "requested {requests}",
