@@ -285,6 +285,7 @@ def _practice(play: Player) -> None:
 
 def _operations(play: Player) -> None:
     play.ask("admin", "GET", "/v1/audit-events?limit=2")
+    play.ask("admin", "GET", "/v1/changes?limit=2")
     play.ask("admin", "GET", "/healthz")
     play.ask("admin", "GET", "/readyz")
     play.ask("monitoring", "GET", "/metrics")

@@ -6,14 +6,17 @@ import math
 import random
 import struct
 import uuid
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, aliased
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
 
 from app.database.tables import (
     Account,
@@ -32,6 +35,7 @@ from app.database.tables import (
     ReleaseRow,
     Remark,
     Repeat,
+    Specimen,
     SpecimenResult,
 )
 from app.http.errors import InvalidValue, NotFound
@@ -178,6 +182,10 @@ class CaseFilter:
     partition: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    #: external id
+    specimen: str | None = None
+    #: texts that came with a cell, each by its name
+    metadata: Mapping[str, str] = field(default_factory=dict)
     #: in the external id, the patient, the site or the name of an annotator who labelled it, in upper or lower case
     search: str | None = None
     #: classes that are searched as well: cells with a label of one of them match
@@ -197,6 +205,10 @@ class CaseFilter:
             conditions.append(Case.specimen_id == self.specimen_id)
         if self.partition is not None:
             conditions.append(Case.partition == self.partition)
+        if self.specimen is not None:
+            named = select(Specimen.id).where(Specimen.external_id == self.specimen)
+            conditions.append(Case.specimen_id == named.scalar_subquery())
+        conditions += [_has_text(name, text) for name, text in self.metadata.items()]
         if self.search is not None:
             own = (Case.external_id, Case.patient, Case.site)
             matches = [column.icontains(self.search, autoescape=True) for column in own]
@@ -214,6 +226,24 @@ class CaseFilter:
         if self.until is not None:
             conditions.append(Case.created_at < self.until)
         return conditions
+
+
+class _JsonTexts(GenericFunction[Any]):
+    """The names and texts of a JSON object, as rows."""
+
+    name, inherit_cache = "json_each_text", True
+
+
+@compiles(_JsonTexts, "sqlite")
+def _compile_for_sqlite(function: _JsonTexts, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_each{compiler.function_argspec(function, **options)}"
+
+
+def _has_text(name: str, text: str) -> ColumnElement[bool]:
+    """Condition on a case: a text came with it under this name."""
+    # not by a path: SQLite compares names in one with those in the JSON text as they are escaped there
+    pairs = _JsonTexts(Case.case_metadata).table_valued("key", "value")
+    return exists().select_from(pairs).where(pairs.c.key == name, pairs.c.value == text)
 
 
 def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:

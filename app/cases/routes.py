@@ -4,6 +4,8 @@ import uuid
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Json, TypeAdapter, ValidationError
 
 from app.accounts.service import GuardedRoute, RequireScope
 from app.cases import comments, queries, service
@@ -11,7 +13,16 @@ from app.cases.active_config import REVISION, ActiveConfigCache
 from app.cases.blindness import BlindReadPending, CaseInPath, case_handle, ensure_revealed, note_exposure
 from app.cases.ingest import CaseForm, ExternalIdTaken, case_form, image_bytes, upload_schema
 from app.cases.presenters import image_response, show_case
-from app.cases.schemas import CaseOut, CasesOut, CommentIn, CommentOut, CommentsOut, PredictionsOut, WorklistOut
+from app.cases.schemas import (
+    CaseOut,
+    CasesOut,
+    CommentIn,
+    CommentOut,
+    CommentsOut,
+    Metadata,
+    PredictionsOut,
+    WorklistOut,
+)
 from app.cases.specimen_rows import SpecimenMismatch
 from app.context import AppContext, Call, reading_call, writing_call
 from app.database.engine import ReadSession, WriteSession
@@ -79,20 +90,33 @@ _Limit = Annotated[int, Query(ge=1, le=200)]
 _Text = Annotated[Line | None, Query()]
 
 
+_JsonObject = TypeAdapter[dict[str, str]](Json[Metadata])
+
+
+def _sought_metadata(metadata: Annotated[str | None, Query(max_length=10_000)] = None) -> dict[str, str]:
+    try:
+        return {} if metadata is None else _JsonObject.validate_python(metadata)
+    except ValidationError as exc:
+        errors = [error | {"loc": ("query", "metadata", *error["loc"])} for error in exc.errors(include_input=False)]
+        raise RequestValidationError(errors) from exc
+
+
 @router.get("/v1/cases", operation_id="list_cases", responses=list_problem_responses(), dependencies=[_Viewing])
 def list_cases(
     session: ReadSession,
+    metadata: Annotated[dict[str, str], Depends(_sought_metadata)],
     cursor: _Cursor = None,
     limit: _Limit = 50,
     external_id: _Text = None,
     patient: _Text = None,
     site: _Text = None,
+    specimen: _Text = None,
     partition: Annotated[Literal["evaluation", "calibration"] | None, Query()] = None,
     since: Annotated[Moment | None, Query()] = None,
     until: Annotated[Moment | None, Query()] = None,
 ) -> CasesOut:
-    """List cells. Newest first; poll with ``since`` to follow new uploads."""
-    chosen = queries.CaseFilter(external_id, patient, site, partition, since, until)
+    """List cells. Newest first; to follow what changes, poll the changes."""
+    chosen = queries.CaseFilter(external_id, patient, site, partition, since, until, specimen, metadata)
     return service.list_cases(session, chosen, cursor, limit)
 
 

@@ -20,6 +20,10 @@ def _json_object(value: Any) -> Any:
         raise ValueError("must be a JSON object of texts") from exc
 
 
+#: Texts that come with a case, each by its name.
+Metadata = Annotated[dict[Line, Line], Field(max_length=20)]
+
+
 class CaseIn(RequestModel):
     """Fields that come with the image of a case."""
 
@@ -27,7 +31,7 @@ class CaseIn(RequestModel):
     patient: Line | None = None
     site: Line | None = None
     specimen: Line | None = None
-    metadata: Annotated[dict[Line, Line], BeforeValidator(_json_object), Field(max_length=20, default_factory=dict)]
+    metadata: Annotated[Metadata, BeforeValidator(_json_object), Field(default_factory=dict)]
 
 
 class OutcomeOut(ResponseModel):

@@ -206,7 +206,9 @@ def _add_example(operation: dict[str, Any], path: str, example: RecordedExample)
     values = {"path": path_values(path, example), "query": query_values(example)}
     for parameter in operation.get("parameters", []):
         name = parameter["name"]
-        value = values.get(parameter["in"], {}).get(name) or describe(name, "examples")
+        value = values.get(parameter["in"], {}).get(name) or describe(
+            name, f"examples.{operation['operationId']}", "examples"
+        )
         if name == "cursor" and example.response["next_cursor"] is not None:
             value = example.response["next_cursor"]
         if value is not None:

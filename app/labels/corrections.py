@@ -139,8 +139,7 @@ def _finalize_batch(context: ServiceContext) -> list[str]:
         case_ids = list(session.execute(free).scalars())
         final = delete(ProvisionalLabel).where(ProvisionalLabel.case_id.in_(case_ids), over)
         gone = session.execute(final.returning(*_GONE)).all() if case_ids else []
-        labels = [row.label_id for row in gone]
-        if not labels:
+        if not gone:
             return []
         counted_cases = {row.case_id for row in gone if row.purpose == "read"}
         open_cases = set(session.execute(_cases_of_provisional(case_ids)).scalars())
@@ -154,15 +153,18 @@ def _finalize_batch(context: ServiceContext) -> list[str]:
                     )
                     labelled = AdjudicationInput(opinions, queries.requests_of_case(session, case_id))
                     adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=False)
-        events.record_event(
-            session,
-            context.keys.audit,
-            actor="worker",
-            action="label.final",
-            object_id="labels",
-            details={"labels": sorted(str(label_id) for label_id in labels)},
-            cases=case_ids,
-        )
+        for purpose, action in (("read", "label.final"), ("repeat", "repeat.final")):
+            rows = [row for row in gone if row.purpose == purpose]
+            if rows:
+                events.record_event(
+                    session,
+                    context.keys.audit,
+                    actor="worker",
+                    action=action,
+                    object_id="labels",
+                    details={"labels": sorted(str(row.label_id) for row in rows)},
+                    cases=sorted({row.case_id for row in rows}),
+                )
         return [row.purpose for row in gone]
 
 

@@ -262,7 +262,7 @@ def _erase_and_record(
         _make_tombstone(session, case, word)
     session.flush()
     erased.n_remarks = _erase_remarks_of_specimens(session, specimens)
-    erased.specimens = _erase_specimens(session, specimens, word)
+    erased.specimens = _erase_specimens(session, context, actor, specimens, word)
     for row in rows:
         row.external_id, row.patient, row.detail, row.digest_key = word, None, "", new_digest_key()
     erased.n_remarks += _erase_rows_of_cases(session, ids)
@@ -303,7 +303,9 @@ def _erase_remarks_of_specimens(session: Session, specimens: Sequence[Specimen])
     return len(session.execute(remarks).all())
 
 
-def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str) -> list[uuid.UUID]:
+def _erase_specimens(
+    session: Session, context: ServiceContext, actor: str, specimens: Sequence[Specimen], word: str
+) -> list[uuid.UUID]:
     """Forget what was computed of specimens, and what identifies those that have no other cell, which are returned."""
     ids = [specimen.id for specimen in specimens]
     session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
@@ -314,6 +316,8 @@ def _erase_specimens(session: Session, specimens: Sequence[Specimen], word: str)
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word
             specimen.collected_at, specimen.erased_at = None, time_of(session)
             specimen.digest_key = new_digest_key()
+            keys = context.keys.audit
+            events.record_event(session, keys, actor=actor, action="specimen.erase", object_id=specimen.id)
     return [specimen_id for specimen_id in ids if specimen_id not in with_cells]
 
 

@@ -87,7 +87,7 @@ def list_specimens(
     equal = {Specimen.patient: patient, Specimen.site: site}
     statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
     if after is not None:
-        statement = statement.where(Specimen.created_at > after)
+        statement = statement.where((Specimen.created_at > after) | (SpecimenResult.computed_at > after))
     if search is not None:
         found = [column.icontains(search, autoescape=True) for column in (Specimen.external_id, Specimen.patient)]
         statement = statement.where(or_(*found))

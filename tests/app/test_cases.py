@@ -110,6 +110,34 @@ def test_a_case_keeps_what_came_with_it(service: Service) -> None:
     assert service.get("viewer", f"/v1/cases/{case['id']}").json() == case
 
 
+@pytest.mark.both_databases
+def test_a_case_is_found_by_each_field_that_came_with_it(service: Service) -> None:
+    texts = {"stain": "May-Grünwald", 'a "name", {of}: \\ 記録': '1%_"', "objective": "63x"}
+    fields = {"patient": "p1", "site": "north", "specimen": "S-1", "metadata": json.dumps(texts)}
+    service.add_case("other", cell_png(1), metadata=json.dumps({"stain": "may-grünwald", "63x": "objective"}))
+    case = service.add_case("wanted", cell_png(2), **fields)
+
+    def found(**query: str) -> list[str]:
+        return [one["external_id"] for one in service.items("/v1/cases", **query)]
+
+    both = found()
+    for name, value in {name: case[name] for name in ("external_id", "patient", "site")}.items():
+        assert (found(**{name: value}), found(**{name: value[:-1]})) == (["wanted"], [])
+    assert (found(specimen="S-1"), found(specimen="S-2"), found(specimen=case["specimen"])) == (["wanted"], [], [])
+    for name, value in texts.items():
+        assert found(metadata=json.dumps({name: value})) == ["wanted"]
+        assert found(metadata=json.dumps({name: value + "x"}), site="north") == []
+    assert (found(metadata=fields["metadata"], **{"site": "north"}), found(metadata="{}")) == (["wanted"], both)
+
+
+@pytest.mark.parametrize(
+    "metadata", ["", "stain", "[]", '{"stain": 1}', '{"stain": ""}', "{" * 9_000, '{"a": "\\u0000"}']
+)
+def test_metadata_to_look_for_is_a_json_object_of_texts(shared_service: Service, metadata: str) -> None:
+    answer = shared_service.get("viewer", "/v1/cases", params={"metadata": metadata})
+    assert (answer.status_code, answer.json()["errors"][0]["where"][:2]) == (422, ["query", "metadata"])
+
+
 @pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_same_image_again_is_200_another_image_is_409_a_twin_is_flagged(service: Service) -> None:

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.database.tables import AuditEvent, Case, ReaderDraw, ReadRequest, Specimen, SpecimenKnowledge, SpecimenResult
+from app.database.tables import (
+    AuditEvent,
+    Case,
+    ReaderDraw,
+    ReadRequest,
+    Specimen,
+    SpecimenKnowledge,
+    SpecimenResult,
+    utc_now,
+)
 from app.maintenance.erasure import erase_patient_everywhere
 from app.specimens.learning import learn_from_specimens
 from app.specimens.measuring import refresh_stale_specimens
@@ -81,6 +90,28 @@ def test_the_same_specimen_again_is_the_stored_one_and_other_fields_are_refused(
         assert (other.status_code, name in other.json()["detail"]) == (409, True), other.text
     assert service.one(select(Specimen.external_id)) == "S-1"
     assert not service.faults()
+
+
+@pytest.mark.both_databases
+def test_a_list_of_what_has_changed_since_has_new_and_newly_measured_specimens(service: Service) -> None:
+    specimens = {name: add_specimen(service, name) for name in ("S-1", "S-2")}
+
+    def changed() -> list[str]:
+        return [one["external_id"] for one in service.items("/v1/specimens", after=moment)]
+
+    shown(service, specimens["S-1"])
+    moment = utc_now().isoformat()
+    assert changed() == []
+    (cell,) = add_cells(service, specimens["S-1"], 1)
+    shown(service, specimens["S-1"])
+    assert changed() == ["S-1"]
+    moment = utc_now().isoformat()
+    shown(service, specimens["S-1"])  # as it was
+    assert changed() == []
+    service.outside_label(cell, "r", classes_of(service)[0])
+    add_specimen(service, "S-3")
+    refresh_stale_specimens(service.context)
+    assert changed() == ["S-3", "S-2", "S-1"]
 
 
 def test_a_cell_makes_its_specimen_takes_its_patient_and_stays_in_it(service: Service) -> None:

@@ -282,7 +282,7 @@ def everything_counted(service: Service) -> list[Any]:
     n_labels = len(service.rows(select(CountedLabel.id)))
     paths += [f"/v1/cases/{case_id}{what}" for what in ("", "/posterior", "/labels?history=true")]
     documents = [service.get("admin", path).json() for path in paths]
-    return [n_labels, *documents]
+    return [n_labels, *documents, service.document("/v1/changes")["items"]]
 
 
 def test_nothing_follows_from_the_answer_to_a_repeat(service: Service, coin: Coin) -> None:

@@ -1,0 +1,124 @@
+"""What has changed, in the order of the audit chain, for programs that follow it; identifiers only."""
+
+import base64
+import struct
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from app.audit.chain.events import read_head
+from app.audit.chain.verify_proof import GENESIS
+from app.database.tables import AuditEvent, Case, CaseChange
+from app.http.errors import Conflict, InvalidValue
+from app.http.models import ResponseModel
+
+ChangedKind: TypeAlias = Literal["case", "label", "posterior", "outcome", "specimen", "release"]
+ChangeAction: TypeAlias = Literal["stored", "changed", "withdrawn", "erased"]
+_Meaning: TypeAlias = Mapping[str, tuple[ChangedKind, ChangeAction]]
+
+#: What an event has changed by its action: of each case that it names, of its object, or of everything of a kind.
+_OF_CASES: _Meaning = {
+    "case.add": ("case", "stored"),
+    "patient.erase": ("case", "erased"),
+    "predictions.add": ("posterior", "changed"),
+    "label.final": ("posterior", "changed"),
+    "outcome.settle": ("outcome", "stored"),
+    "outcome.conclude": ("outcome", "stored"),
+    "outcome.reopen": ("outcome", "withdrawn"),
+}
+_OF_OBJECT: _Meaning = {
+    "label.add": ("label", "stored"),
+    "label.correct": ("label", "changed"),
+    "label.revise": ("label", "changed"),
+    "label.retract": ("label", "withdrawn"),
+    "specimen.add": ("specimen", "stored"),
+    "specimen.erase": ("specimen", "erased"),
+    "alias.move": ("release", "changed"),
+}
+_OF_ALL: _Meaning = {
+    "readers.switch": ("posterior", "changed"),
+    "policy.change": ("posterior", "changed"),
+    "specimens.fit": ("specimen", "changed"),
+}
+#: Seen by callers who see the list of releases.
+_OF_RELEASES: _Meaning = {"release.add": ("release", "stored")}
+
+# number and first bytes of the digest of an event, and the last case of it that was read; no padding in base64
+_PLACE = struct.Struct("<i10s16s")
+_WHOLE_EVENT = uuid.UUID(int=2**128 - 1)
+
+
+class CursorLost(Conflict):
+    """The database has no longer what a cursor points to: an older backup was restored."""
+
+    code, title = "cursor-lost", "Cursor of a lost change"
+
+
+class ChangeOut(ResponseModel):
+    """A change, without what it says."""
+
+    at: datetime
+    kind: ChangedKind
+    action: ChangeAction
+    id: str | None
+    case: str | None
+    specimen: str | None
+
+
+class ChangesOut(ResponseModel):
+    """Changes in their order."""
+
+    items: list[ChangeOut]
+    next_cursor: str
+
+
+def list_changes(session: Session, after: str | None, limit: int, *, with_releases: bool) -> ChangesOut:
+    """Changes after a cursor, oldest first; the cursor after them is there even if nothing has changed."""
+    # read before the events: they commit in the order of their numbers, so all up to this one are seen
+    newest, digest = read_head(session)
+    sequence, case_id = (0, _WHOLE_EVENT) if after is None else _decode_cursor(session, after)
+    meaning = {**_OF_CASES, **_OF_OBJECT, **_OF_ALL, **(_OF_RELEASES if with_releases else {})}
+    columns = (AuditEvent.sequence, AuditEvent.digest, AuditEvent.created_at, AuditEvent.action, AuditEvent.object)
+    statement = (
+        select(*columns, CaseChange.case_id, Case.specimen_id)
+        .outerjoin(CaseChange, CaseChange.sequence == AuditEvent.sequence)
+        .outerjoin(Case, Case.id == CaseChange.case_id)
+        .where(AuditEvent.sequence.between(sequence, newest), AuditEvent.action.in_(meaning))
+        .where(or_(AuditEvent.sequence > sequence, CaseChange.case_id > case_id))
+        .where(or_(CaseChange.case_id.is_not(None), AuditEvent.action.not_in(_OF_CASES)))
+        .where(or_(AuditEvent.action != "alias.move", AuditEvent.details["alias"].as_string() == "champion"))
+        .order_by(AuditEvent.sequence, CaseChange.case_id)
+    )
+    rows = session.execute(statement.limit(limit)).all()
+    items = []
+    for row in rows:
+        kind, action = meaning[row.action]
+        case = None if row.case_id is None else str(row.case_id)
+        specimen = None if row.specimen_id is None else str(row.specimen_id)
+        changed = case if row.action in _OF_CASES else None if row.action in _OF_ALL else row.object
+        items.append(ChangeOut(at=row.created_at, kind=kind, action=action, id=changed, case=case, specimen=specimen))
+    if len(rows) < limit:
+        return ChangesOut(items=items, next_cursor=_encode_cursor(newest, digest, _WHOLE_EVENT))
+    last = rows[-1]
+    return ChangesOut(items=items, next_cursor=_encode_cursor(last.sequence, last.digest, last.case_id or _WHOLE_EVENT))
+
+
+def _encode_cursor(sequence: int, digest: str, case_id: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(_PLACE.pack(sequence, bytes.fromhex(digest), case_id.bytes)).decode()
+
+
+def _decode_cursor(session: Session, cursor: str) -> tuple[int, uuid.UUID]:
+    """Number of the event and case that a cursor points to, both of them still there."""
+    try:
+        sequence, digest, case_id = _PLACE.unpack(base64.b64decode(cursor.encode(), b"-_", validate=True))
+    except (ValueError, struct.error) as exc:
+        raise InvalidValue("the cursor is not one that this service gave out") from exc
+    stored = select(AuditEvent.digest).where(AuditEvent.sequence == sequence)
+    present = GENESIS if sequence == 0 else session.execute(stored).scalar_one_or_none()
+    if present is None or bytes.fromhex(present)[: len(digest)] != digest:
+        raise CursorLost("the database is older than this cursor, as after a restore; start again without `after`")
+    return sequence, uuid.UUID(bytes=case_id)
