@@ -39,6 +39,7 @@ _LEAD = {
     _("Cells"): (("/cells", _("All cells"), "cases:read"), ("/imports", _("Import"), "cases:write")),
     _("Quality"): (
         ("/report", _("Report"), "metrics:read"),
+        ("/report/specimens", _("Specimens"), "metrics:read"),
         ("/report/appendix", _("Statistician's appendix"), "metrics:read"),
     ),
     _("Models"): (
@@ -71,7 +72,7 @@ _REPORT = {"/report", "/report/appendix"}
 
 def navigation_for(principal: Principal, path: str, query: str = "") -> list[NavItem]:
     """Items that a caller may open; the one of the present page is current, and its filters stay within the report."""
-    start = path if path in _REPORT else "/" + path.split("/")[1]
+    start = path if path in {*_REPORT, "/report/specimens"} else "/" + path.split("/")[1]
     if start == "/cases":
         start = "/worklist" if principal.blind else "/cells"
     items = []
