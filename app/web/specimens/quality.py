@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from app.accounts.service import GuardedRoute
-from app.http.languages import gettext, localize_decimal
+from app.http.languages import gettext
 from app.http.models import PageText
 from app.releases.service import champion_since, class_names, existing_release
 from app.reports.service import AxisTick, PlotMark, ReportPlot, connect_neighbours, format_day
 from app.specimens.service import EXAMPLE_SHARE, DailyShares, DayShare, daily_shares, learned_quality
+from app.web.filters import change, probability
 from app.web.page import ViewerPage
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -55,7 +56,7 @@ def draw_days(shown: DailyShares) -> ReportPlot:
         x_title=gettext("day"),
         y_title=gettext("standard deviations from the expected share"),
         x_ticks=[AxisTick(100 * (n + 0.5) / width, format_day(shown.first + timedelta(days=n))) for n in every],
-        y_ticks=[AxisTick(_down(z), localize_decimal(f"{z:+d} SD") if z else "0") for z in range(-3, 4)],
+        y_ticks=[AxisTick(_down(z), f"{change(float(z), 0)} SD" if z else "0") for z in range(-3, 4)],
         marks=marks,
         segments=connect_neighbours(marks),
         levels=[AxisTick(_down(z), kind) for z, kind in _LEVELS],
@@ -78,7 +79,7 @@ def describe_day(row: DayShare) -> str:
     return gettext(
         "%(day)s: mean share %(share)s%%, %(z)s SD, n = %(n)s",
         day=row.day,
-        share=localize_decimal(f"{100 * row.mean:.1f}"),
-        z=localize_decimal(f"{row.z or 0.0:+.1f}"),
+        share=probability(100 * row.mean, 1),
+        z=change(row.z, 1),
         n=row.n_specimens,
     )
