@@ -58,6 +58,7 @@ from app.web.render import StaticAssets
 from app.web.report import router as report_pages
 from app.web.sign_in import router as sign_in_pages
 from app.web.specimens.pages import router as specimen_pages
+from app.web.specimens.quality import router as specimen_quality_pages
 from app.web.today import router as today_pages
 from secondread import __version__
 
@@ -93,6 +94,7 @@ _ROUTERS = (
     practice_pages,
     reference_pages,
     report_pages,
+    specimen_quality_pages,
     release_pages,
     job_pages,
     import_pages,

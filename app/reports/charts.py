@@ -107,7 +107,7 @@ class LineSegment(NamedTuple):
 
 @dataclass(frozen=True)
 class PlotMark:
-    """A point with its interval; ``said`` marks a predicted value, drawn as a diamond."""
+    """A point with its interval; ``said`` marks a predicted value, drawn as a diamond; ``kind`` is its style."""
 
     x: float
     y: float
@@ -115,6 +115,7 @@ class PlotMark:
     high: float | None
     title: str
     said: bool = False
+    kind: str = ""
 
 
 class PlotBar(NamedTuple):
@@ -143,6 +144,8 @@ class ReportPlot:
     diagonal: bool = False
     #: a line from top to bottom with what it means
     rule: AxisTick | None = None
+    #: lines from side to side with their styles
+    levels: list[AxisTick] = field(default_factory=list)
 
     @property
     def is_worth_drawing(self) -> bool:
@@ -297,13 +300,13 @@ def draw_weekly_workload(weeks: Sequence[WeekOut]) -> ReportPlot:
     bars = []
     for place, row in enumerate(weeks):
         for offset, kind, value in ((0.12, "received", row.received), (0.5, "answered", row.answered)):
-            words = {"week": _format_day(row.week), "n": localize_decimal(f"{value:,}")}
+            words = {"week": format_day(row.week), "n": localize_decimal(f"{value:,}")}
             if kind == "received":
                 title = gettext("week of %(week)s: %(n)s cells received", **words)
             else:
                 title = gettext("week of %(week)s: %(n)s reads given", **words)
             bars.append(PlotBar((place + offset) * step, 0.36 * step, 100 * value / top, kind, title))
-    ticks = [AxisTick((place + 0.5) * step, _format_day(row.week)) for place, row in enumerate(weeks) if place % 4 == 0]
+    ticks = [AxisTick((place + 0.5) * step, format_day(row.week)) for place, row in enumerate(weeks) if place % 4 == 0]
     heights = [AxisTick(100 - at, localize_decimal(f"{top * at / 100:,g}")) for at in (0, 50, 100)]
     return ReportPlot(
         x_title=gettext("week from Monday"),
@@ -314,7 +317,8 @@ def draw_weekly_workload(weeks: Sequence[WeekOut]) -> ReportPlot:
     )
 
 
-def _format_day(day: date) -> str:
+def format_day(day: date) -> str:
+    """Day and month, short."""
     return gettext("%(day)s %(month)s", day=day.day, month=gettext(_MONTHS[day.month - 1]))
 
 
@@ -400,14 +404,14 @@ def draw_score_alarm(monitors: Sequence[ScoreMonitorOut]) -> ReportPlot:
                 y=up(step.log10_capital),
                 low=None,
                 high=None,
-                title=f"{monitor.site or gettext('all')}, {_format_day(step.day)}: "
+                title=f"{monitor.site or gettext('all')}, {format_day(step.day)}: "
                 f"{localize_decimal(f'{step.log10_capital:+.2f}')}",
             )
             for step in monitor.steps
         ]
         marks += of_site
         lines += connect_neighbours(of_site)
-    ends_of_time = [AxisTick(0, _format_day(days[0])), AxisTick(100, _format_day(days[-1]))] if len(days) > 1 else []
+    ends_of_time = [AxisTick(0, format_day(days[0])), AxisTick(100, format_day(days[-1]))] if len(days) > 1 else []
     heights = [
         AxisTick(up(threshold), gettext("alarm %(value)s", value=localize_decimal(f"{threshold:+.1f}"))),
         AxisTick(up(0.0), "0"),

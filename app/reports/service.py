@@ -1,6 +1,15 @@
 """Face of the reports: the published report and frozen evaluations."""
 
-from app.reports.charts import DrawnReport, ReportPlot, draw_operating_curve, draw_report
+from app.reports.charts import (
+    AxisTick,
+    DrawnReport,
+    PlotMark,
+    ReportPlot,
+    connect_neighbours,
+    draw_operating_curve,
+    draw_report,
+    format_day,
+)
 from app.reports.frozen_evaluations import (
     EVALUATIONS,
     evaluation_folder,

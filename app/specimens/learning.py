@@ -15,7 +15,7 @@ from app.cases.service import is_provisional
 from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction, CountedLabel, Specimen, SpecimenKnowledge
 from app.releases.service import class_codes, existing_release, served_release_id
-from app.specimens.measuring import final_opinions, laboratory_of, with_labels
+from app.specimens.measuring import final_opinions, knowledge_of, laboratory_of, with_labels
 from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, differential_groups
 from ml.annotations import Annotations
 from ml.distributions.families import has_concentration
@@ -27,6 +27,7 @@ from ml.specimens.laboratory import (
     LogitShare,
     PatientShift,
     annotator_tilt,
+    annotator_tilt_interval,
     coverage_by_band,
     fit_kappa,
     fit_shift,
@@ -155,8 +156,8 @@ def _setting(session: Session) -> tuple[uuid.UUID, list[str], list[Group]]:
     return release_id, classes, groups
 
 
-def learn(session: Session) -> tuple[uuid.UUID, Laboratory]:
-    """What the specimens of the served release teach now."""
+def learn(session: Session) -> tuple[uuid.UUID, float, dict[str, dict[str, Any]]]:
+    """What the specimens of the served release teach now: κ, and by group what is in use and how it was checked."""
     release_id, classes, groups = _setting(session)
     newest = select(Specimen.id).where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc()).limit(_ANY)
     found = [cells_of_specimen(session, one) for one in session.execute(newest).scalars().all()]
@@ -166,10 +167,12 @@ def learn(session: Session) -> tuple[uuid.UUID, Laboratory]:
     labels = _planned_labels(session, classes)
     known = {}
     for group in groups:
-        shift = shares[group.name].fit()
-        tilt = annotator_tilt(labels, [classes.index(code) for code in group.classes])
-        known[group.name] = GroupKnowledge(tilt, shift.sd, shift.n_specimens)
-    return release_id, Laboratory(kappa, known)
+        check, numbers = _check_group(group.name, shares[group.name]), [classes.index(code) for code in group.classes]
+        in_use = GroupKnowledge(annotator_tilt(labels, numbers), check.shift, check.n_specimens)
+        limits = annotator_tilt_interval(labels, numbers)
+        shown = {"tilt_interval": None if limits is None else list(limits), "check": check.to_dict()}
+        known[group.name] = asdict(in_use) | shown
+    return release_id, kappa, known
 
 
 def learn_from_specimens(context: ServiceContext) -> bool:
@@ -177,13 +180,13 @@ def learn_from_specimens(context: ServiceContext) -> bool:
     with context.database.read() as session:
         if session.execute(select(Specimen.id).limit(1)).first() is None:
             return False
-        release_id, laboratory = learn(session)
-        if laboratory == laboratory_of(session, release_id):
+        release_id, kappa, groups = learn(session)
+        stored = knowledge_of(session, release_id)
+        if stored is not None and (stored.kappa, stored.groups) == (kappa, groups):
             return False
     with context.database.write() as session:
         version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
-        groups = {name: asdict(known) for name, known in laboratory.groups.items()}
-        session.add(SpecimenKnowledge(version=version, release_id=release_id, kappa=laboratory.kappa, groups=groups))
+        session.add(SpecimenKnowledge(version=version, release_id=release_id, kappa=kappa, groups=groups))
         session.flush()
         details = {"version": version, "release": str(release_id)}
         events.record_event(

@@ -114,13 +114,19 @@ def existing_specimen(session: Session, specimen_id: uuid.UUID) -> Specimen:
     return specimen
 
 
+def knowledge_of(session: Session, release_id: uuid.UUID) -> SpecimenKnowledge | None:
+    """What is stored of what specimens taught under the predictions of a release."""
+    newest = select(SpecimenKnowledge).where(SpecimenKnowledge.release_id == release_id)
+    return session.execute(newest.order_by(SpecimenKnowledge.version.desc()).limit(1)).scalar_one_or_none()
+
+
 def laboratory_of(session: Session, release_id: uuid.UUID) -> Laboratory:
     """What the laboratory's specimens taught under the predictions of a release."""
-    newest = select(SpecimenKnowledge).where(SpecimenKnowledge.release_id == release_id)
-    row = session.execute(newest.order_by(SpecimenKnowledge.version.desc()).limit(1)).scalar_one_or_none()
+    row = knowledge_of(session, release_id)
     if row is None:
         return Laboratory()
-    return Laboratory(row.kappa, {name: GroupKnowledge(**known) for name, known in row.groups.items()})
+    groups = {name: (known["tilt"], known["shift"], known["n_specimens"]) for name, known in row.groups.items()}
+    return Laboratory(row.kappa, {name: GroupKnowledge(*known) for name, known in groups.items()})
 
 
 def final_opinions(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[NamedLabel]]:

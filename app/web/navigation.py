@@ -43,6 +43,7 @@ _LEAD = {
     ),
     _("Quality"): (
         ("/report", _("Report"), "metrics:read"),
+        ("/report/specimens", _("Specimens"), "metrics:read"),
         ("/report/appendix", _("Statistician's appendix"), "metrics:read"),
     ),
     _("Models"): (
@@ -75,7 +76,7 @@ _REPORT = {"/report", "/report/appendix"}
 
 def navigation_for(principal: Principal, path: str, query: str = "") -> list[NavItem]:
     """Items that a caller may open; the one of the present page is current, and its filters stay within the report."""
-    start = path if path in _REPORT else "/" + path.split("/")[1]
+    start = path if path in {*_REPORT, "/report/specimens"} else "/" + path.split("/")[1]
     if start == "/cases":
         start = "/worklist" if principal.blind else "/cells"
     items = []

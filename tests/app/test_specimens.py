@@ -383,6 +383,7 @@ def test_a_laboratory_learns_from_completely_read_specimens(service: Service, mo
     known = service.one(select(SpecimenKnowledge))
     assert (known.version, known.groups["blasts"]["n_specimens"]) == (1, 21)
     assert known.groups["blasts"]["tilt"] >= 0
+    assert known.groups["blasts"]["tilt_interval"] is None  # of two annotators
     specimen_id = str(service.one(select(Specimen.id).where(Specimen.external_id == "S-0")))
     document = shown(service, specimen_id)
     assert "cells independent within the specimen" not in document["assumes"]
@@ -392,6 +393,9 @@ def test_a_laboratory_learns_from_completely_read_specimens(service: Service, mo
     assert (check["group"], check["n_specimens"]) == ("blasts", 21)
     assert sum(band["n_specimens"] for band in check["by_share"]) == 21
     assert check["overdispersion"] >= 1
+    assert check == known.groups["blasts"]["check"]
+    page = service.get("viewer", "/report/specimens").text
+    assert f'{check["n_covered"]} of 21 <span class="muted">({check["n_covered"] / 21:.0%})' in page
     text = command_line(service, monkeypatch, "specimens", "check")
     assert "21 completely read specimens" in text
     assert f"in {check['n_covered']} of 21" in text

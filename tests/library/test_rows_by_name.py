@@ -151,6 +151,7 @@ EXEMPT = {
         "parameters, one matrix per annotator": "annotators.ReaderModel",
         "no table": (
             "annotators.describe_annotator_habit conformal.fewest_patients specimens.annotator_tilt "
+            "specimens.annotator_tilt_interval "
             "specimens.fit_kappa specimens.measure_specimen"
         ),
         "arrays, which refuse names of rows": (

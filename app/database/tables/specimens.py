@@ -99,5 +99,5 @@ class SpecimenKnowledge(IdentifiedRow, BaseTable):
     release_id: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("releases.id"))
     # how strongly a specimen resembles the mix of the calibration cells, in cells
     kappa: Mapped[float] = mapped_column(sa.Float(53))
-    # tilt, shift and number of completely read specimens of each reporting group
+    # tilt, shift and number of completely read specimens of each reporting group, with how they were checked
     groups: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
