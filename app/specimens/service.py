@@ -37,7 +37,7 @@ from app.specimens.schemas import (
     SpecimenOut,
     SpecimensOut,
 )
-from app.specimens.signing import Notice, list_notices, list_signatures, prepare_signature, sign_specimen, signatures_of
+from app.specimens.signing import list_notices, list_signatures, prepare_signature, sign_specimen, signatures_of
 
 # when a specimen was taken, or stored if that is not known
 _TAKEN = func.coalesce(Specimen.collected_at, Specimen.created_at)

@@ -20,7 +20,7 @@ from app.http.models import PageText
 from app.outcomes.service import assign_reads
 from app.releases.service import class_names
 from app.specimens import service
-from app.specimens.schemas import MeasuredShares, SignatureIn, SignedVersionOut, SpecimenOut
+from app.specimens.service import MeasuredShares, SignatureIn, SignedVersionOut, SpecimenOut
 from app.triage.service import list_eligible_annotators
 from app.web.forms import IdempotentForm, back_to, require_account, validate_form
 from app.web.page import LeadPage, ManagerForm, Page
