@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
-from sqlalchemy.orm import Session
 
 from app.accounts.service import GuardedRoute
 from app.cases import service as cases
 from app.context import AppContext
+from app.database.tables import Account
 from app.database.tables.values import SpecimenState
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import PageText
@@ -98,6 +98,8 @@ class SpecimenView:
     # newest first; the one whose signed shares are shown instead of those of now, if any
     signatures: Sequence[SignedVersionOut]
     signed: SignedVersionOut | None
+    # whether the person signs after a fresh sign-in at the provider, not by password
+    by_provider: bool
     form_key: str
 
     @property
@@ -107,7 +109,8 @@ class SpecimenView:
         return min(1.0, (int(10 * max(limits, default=0.0)) + 1) / 10)
 
 
-def _view(session: Session, specimen_id: uuid.UUID, number: int | None = None) -> SpecimenView:
+def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> SpecimenView:
+    session = page.session
     shown, signatures = service.show_specimen(session, specimen_id), service.list_signatures(session, specimen_id)
     signed = next((one for one in signatures if one.number == number), None)
     if number is not None:
@@ -125,6 +128,7 @@ def _view(session: Session, specimen_id: uuid.UUID, number: int | None = None) -
         service.neighbouring_specimens(session, specimen_id),
         signatures,
         signed,
+        session.get_one(Account, page.principal.account_id).oidc_subject is not None,
         uuid.uuid4().hex,
     )
 
@@ -142,12 +146,12 @@ def show_specimen_page(
     chosen: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
     """The differential of a specimen as it is now, or as somebody signed it."""
-    view = _view(page.session, specimen_id, signed)
+    view = _view(page, specimen_id, signed)
     return page.render("specimen.html", view=view, assigned=assigned, chosen=chosen)
 
 
 def _show_again(specimen_id: uuid.UUID, page: Page) -> Response:
-    return page.render("specimen.html", view=_view(page.session, specimen_id), assigned=None, chosen=0)
+    return page.render("specimen.html", view=_view(page, specimen_id), assigned=None, chosen=0)
 
 
 @router.post("/specimens/{specimen_id}/assignments")
