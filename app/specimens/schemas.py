@@ -3,11 +3,10 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from app.database.tables.values import SignatureMeaning, SpecimenState
 from app.http.models import Line, Moment, Paragraph, Reason, RequestModel, ResponseModel, Sentence
-from ml.messages import Message
 
 Decision = Literal["above", "below", "open"]
 _Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -91,19 +90,11 @@ class SignatureIn(RequestModel):
     """A signature on the shares of a specimen as they were shown."""
 
     meaning: SignatureMeaning
-    version: _Number
+    version: _Number | None = None
     amends: _Number | None = None
-    reason: Annotated[Reason | None, Field(validate_default=True)] = None
+    reason: Reason | None = None
     comment: Reason | None = None
     password: Paragraph | None = None
-
-    @field_validator("reason")
-    @classmethod
-    def _with_amendment(cls, reason: str | None, info: ValidationInfo) -> str | None:
-        """An amendment has a reason, a first signature none."""
-        if (reason is None) != (info.data.get("amends") is None):
-            raise ValueError(Message("give a reason") if reason is None else Message("a first signature has no reason"))
-        return reason
 
 
 class DifferenceOut(ResponseModel):

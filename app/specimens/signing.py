@@ -44,10 +44,9 @@ def sign_specimen(call: Call, specimen_id: uuid.UUID, body: SignatureIn) -> tupl
     session.execute(locked.execution_options(populate_existing=True)).all()
     existing_specimen(session, specimen_id)
     before, result = latest_signature(session, specimen_id), session.get(SpecimenResult, specimen_id)
-    if body.amends != (None if before is None else before.number):
-        raise PreconditionFailed("the signatures have changed since they were shown; look at them again")
+    _require_seen(before, body)
     basis = bases_of(session, [specimen_id])[specimen_id].digest
-    if result is None or (result.version, result.basis) != (body.version, basis):
+    if result is None or result.basis != basis or body.version not in {None, result.version}:
         raise PreconditionFailed("the shares have changed since they were shown; look at them again")
     if not result.cells:
         raise Conflict("the specimen has no cells, so there is nothing to sign")
@@ -75,6 +74,16 @@ def sign_specimen(call: Call, specimen_id: uuid.UUID, body: SignatureIn) -> tupl
         session, keys, actor=principal.name, action="specimen.sign", object_id=specimen_id, details=details
     )
     return 201, signatures_of(session, [specimen_id])[specimen_id][0]
+
+
+def _require_seen(before: SpecimenSignature | None, body: SignatureIn) -> None:
+    """Refuse somebody who has not seen the last signature, or amends it without a reason."""
+    if body.amends is not None and body.amends != (before and before.number):
+        raise PreconditionFailed("the signatures have changed since they were shown; look at them again")
+    if before is None and body.reason is not None:
+        raise Conflict("there is no signature to amend; a first signature has no reason")
+    if before is not None and body.reason is None:
+        raise Conflict("the specimen has been signed; look at it again, and give a reason for an amendment")
 
 
 def signatures_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[SignedVersionOut]]:

@@ -148,16 +148,18 @@ def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]
 
 def test_an_amendment_is_a_further_version_with_a_reason(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service)
-    assert sign(service, lead, specimen_id, reason="none is needed").status_code == 422
+    assert sign(service, lead, specimen_id, reason="none is needed").status_code == 409
     assert sign(service, lead, specimen_id, amends=1, reason="there is none").status_code == 412
     first = sign(service, lead, specimen_id, meaning="reviewed").json()
-    for fields, status in (({}, 412), ({"amends": 1}, 422), ({"amends": 2, "reason": "later"}, 412)):
+    for fields, status in (({}, 409), ({"amends": 1}, 409), ({"amends": 2, "reason": "later"}, 412)):
         assert sign(service, lead, specimen_id, **fields).status_code == status
     second = sign(service, lead, specimen_id, amends=1, reason="approved now")
     assert second.status_code == 201, second.text
     assert (second.json()["number"], second.json()["reason"]) == (2, "approved now")
     assert signatures(service, specimen_id) == [second.json(), first]
-    assert shown(service, specimen_id)["signature"]["number"] == 2
+    third = sign(service, lead, specimen_id, version=None, reason="once more")  # whatever is shown now
+    assert (third.status_code, third.json()["number"]) == (201, 3)
+    assert shown(service, specimen_id)["signature"]["number"] == 3
 
 
 @pytest.mark.both_databases
@@ -171,7 +173,7 @@ def test_of_two_leads_who_sign_at_once_one_does(service: Service, lead: dict[str
             return int(sign(service, cookie, specimen_id).status_code)
 
         with ThreadPoolExecutor(2) as threads:
-            assert sorted(threads.map(act, cookies)) == [201, 412]
+            assert sorted(threads.map(act, cookies)) == [201, 409]
     assert service.scalars(select(SpecimenSignature.number)) == [1, 1]
     assert not service.faults()
 

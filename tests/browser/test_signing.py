@@ -142,7 +142,7 @@ def test_a_specimen_is_read_decided_signed_and_amended(browser: Browser, made: I
     assert "approved by lead" in page.inner_text("#signature")
     assert n_pages(page) == 1
     sign(deputy)
-    assert "have changed" in deputy.page.inner_text("form.sign .fault")
+    assert "has been signed" in deputy.page.inner_text("form.sign .fault")
 
     cells = made.get(f"/v1/specimens/{specimen}/cells?limit=200", made.keys["lead"])["items"]
     unread = [cell["id"] for cell in cells if cell["n_labels"] == 0]
