@@ -36,6 +36,7 @@ _OF_OBJECT: _Meaning = {
     "label.revise": ("label", "changed"),
     "label.retract": ("label", "withdrawn"),
     "specimen.add": ("specimen", "stored"),
+    "specimen.sign": ("specimen", "changed"),
     "specimen.erase": ("specimen", "erased"),
     "alias.move": ("release", "changed"),
 }

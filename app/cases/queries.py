@@ -13,11 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, aliased
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import GenericFunction
 
+from app.database.json_texts import has_text
 from app.database.tables import (
     Account,
     Annotator,
@@ -182,8 +180,8 @@ class CaseFilter:
     partition: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    #: external id
-    specimen: str | None = None
+    #: identifier or external id
+    specimen: uuid.UUID | str | None = None
     #: texts that came with a cell, each by its name
     metadata: Mapping[str, str] = field(default_factory=dict)
     #: in the external id, the patient, the site or the name of an annotator who labelled it, in upper or lower case
@@ -195,20 +193,19 @@ class CaseFilter:
     among: Select[uuid.UUID] | None = None
     #: condition on cells that no annotator is left for: settled ones of them are left out
     stuck: ColumnElement[bool] | None = None
-    specimen_id: uuid.UUID | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions for a WHERE clause."""
         equal = {Case.external_id: self.external_id, Case.patient: self.patient, Case.site: self.site}
         conditions: list[ColumnElement[bool]] = [col == value for col, value in equal.items() if value is not None]
-        if self.specimen_id is not None:
-            conditions.append(Case.specimen_id == self.specimen_id)
         if self.partition is not None:
             conditions.append(Case.partition == self.partition)
-        if self.specimen is not None:
+        if isinstance(self.specimen, uuid.UUID):
+            conditions.append(Case.specimen_id == self.specimen)
+        elif self.specimen is not None:
             named = select(Specimen.id).where(Specimen.external_id == self.specimen)
             conditions.append(Case.specimen_id == named.scalar_subquery())
-        conditions += [_has_text(name, text) for name, text in self.metadata.items()]
+        conditions += [has_text(Case.case_metadata, name, text) for name, text in self.metadata.items()]
         if self.search is not None:
             own = (Case.external_id, Case.patient, Case.site)
             matches = [column.icontains(self.search, autoescape=True) for column in own]
@@ -226,24 +223,6 @@ class CaseFilter:
         if self.until is not None:
             conditions.append(Case.created_at < self.until)
         return conditions
-
-
-class _JsonTexts(GenericFunction[Any]):
-    """The names and texts of a JSON object, as rows."""
-
-    name, inherit_cache = "json_each_text", True
-
-
-@compiles(_JsonTexts, "sqlite")
-def _compile_for_sqlite(function: _JsonTexts, compiler: SQLCompiler, **options: Any) -> str:
-    return f"json_each{compiler.function_argspec(function, **options)}"
-
-
-def _has_text(name: str, text: str) -> ColumnElement[bool]:
-    """Condition on a case: a text came with it under this name."""
-    # not by a path: SQLite compares names in one with those in the JSON text as they are escaped there
-    pairs = _JsonTexts(Case.case_metadata).table_valued("key", "value")
-    return exists().select_from(pairs).where(pairs.c.key == name, pairs.c.value == text)
 
 
 def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:

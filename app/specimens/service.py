@@ -175,7 +175,7 @@ def _specimen_out(
 def list_specimen_cells(session: Session, specimen_id: uuid.UUID, cursor: str | None, limit: int) -> CasesOut:
     """A page of a specimen's cells, newest first."""
     existing_specimen(session, specimen_id)
-    return list_cases(session, CaseFilter(specimen_id=specimen_id), cursor, limit)
+    return list_cases(session, CaseFilter(specimen=specimen_id), cursor, limit)
 
 
 def tables_of_specimens(session: Session, case_ids: Sequence[uuid.UUID]) -> tuple[list[str], dict[str, list[str]]]:

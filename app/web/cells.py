@@ -79,7 +79,7 @@ class CellQuery:
             searched_classes=classes,
             state=state,
             site=self.site or None,
-            specimen_id=self.specimen,
+            specimen=self.specimen,
             among=among,
             stuck=stuck,
         )
