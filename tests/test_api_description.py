@@ -29,8 +29,8 @@ from tests.support.process import Installation
 
 #: First words of summaries.
 VERBS = re.compile(
-    "Answer|Assign|Cancel|Change|Check|Compare|Compute|Correct|Create|Decide|Decline|Extend|Fit|Freeze|Get|Import|Lease|"
-    "List|Predict|Promote|Recalibrate|Reopen|Retire|Retract|Retry|Return|Revise|Run|Set|Settle|Start|Submit|Switch|Upload"
+    "Answer|Assign|Cancel|Change|Check|Compare|Compute|Correct|Create|Decide|Decline|Extend|Fit|Freeze|Get|Import|"
+    "Lease|List|Predict|Promote|Recalibrate|Reopen|Retire|Retract|Retry|Return|Revise|Run|Set|Settle|Sign|Start|Submit|Switch|Upload"
 )
 #: A unit or a range, which the description of each number has.
 UNIT = re.compile(

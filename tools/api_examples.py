@@ -20,10 +20,14 @@ from urllib.parse import urlsplit
 
 from fastapi.testclient import TestClient
 from PIL import Image, ImageOps
+from sqlalchemy import select
 
 import app.demo
 from app.accounts import people as auth
+from app.accounts.passwords import hash_password
+from app.database.tables import Account
 from app.http.openapi import FILE
+from app.http.principal import COOKIE
 from app.http.routing import walk_routes
 from app.main import create_app
 from app.metrics.prediction_set_calibration import publish_answer_sets
@@ -35,6 +39,7 @@ _LISTED, _NUMBERS, _ENTRIES, _DIGITS = 2, 10, 3, 6
 _LINES, _PIXELS = 8, 16
 #: Open documents, of which the first entries are shown.
 _DOCUMENTS = {"card": 4, "document": 5, "result": 6}
+_PASSWORD = "the password of the admin"
 
 
 def shortened(value: Any, name: str = "") -> Any:
@@ -71,16 +76,23 @@ class Player:
             auth.add_account(session, keys, "laboratory", "service")
             scopes = {"laboratory": ["labels:write", "cases:write", "predict"]}
             people = ("admin", "annotator-1", "annotator-2", "laboratory")
+            # a person who signs has a session and a password
+            admin = session.execute(select(Account).where(Account.name == "admin")).scalar_one()
+            admin.password_hash = hash_password(_PASSWORD)
+            self.client.cookies.set(COOKIE, auth.begin_session(session, keys, admin))
             self.keys = {name: auth.add_key(session, keys, name, scopes.get(name, []))[1] for name in people}
         self.keys["monitoring"] = token
 
     def ask(self, who: str, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        """Send a request, keep it as an example unless there is one, and give the answer.
+        """Send a request by a key, or by the admin's session if there is none, and give the answer.
+
+        It is kept as an example unless there is one.
 
         Raises:
             RuntimeError: it was refused.
         """
-        headers = {"Authorization": f"Bearer {self.keys[who]}", **options.pop("headers", {})}
+        headers = {"Authorization": f"Bearer {self.keys[who]}"} if who in self.keys else {}
+        headers |= options.pop("headers", {})
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex
         if body is not None:
@@ -165,6 +177,11 @@ def _cases(play: Player) -> str:
     play.ask("admin", "GET", "/v1/specimens?limit=2")
     for rest in ("", "/cells?limit=2"):
         play.ask("admin", "GET", f"/v1/specimens/{case['specimen']}{rest}")
+    signatures = f"/v1/specimens/{case['specimen']}/signatures"
+    version = play.ask("admin", "GET", f"/v1/specimens/{case['specimen']}")["version"]
+    signed = {"meaning": "approved", "version": version, "comment": "seen at the microscope", "password": _PASSWORD}
+    play.ask("a person", "POST", signatures, signed)
+    play.ask("admin", "GET", signatures)
     play.ask("admin", "GET", "/v1/cases?limit=2")
     play.ask("admin", "GET", "/v1/worklist?limit=2")
     for rest in ("", "/image", "/field", "/predictions"):

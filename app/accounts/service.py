@@ -42,7 +42,14 @@ from app.accounts.permissions import (
     caller_of,
     require_monitoring_token,
 )
-from app.accounts.sign_in import SignInThrottle, SignInTooOld, confirm_signer, refuse_cross_site, sign_in
+from app.accounts.sign_in import (
+    SignInThrottle,
+    SignInTooOld,
+    confirm_signer,
+    is_sign_in_fresh,
+    refuse_cross_site,
+    sign_in,
+)
 from app.accounts.single_sign_on import (
     COOKIE_SECONDS,
     OidcProvider,

@@ -180,6 +180,14 @@ class SignInTooOld(Forbidden):
     code, title = "sign-in-too-old", "Sign in again"
 
 
+def is_sign_in_fresh(session: Session, principal: Principal) -> bool | None:
+    """Whether the last sign-in at the provider is recent enough to sign; None if the account has no single sign-on."""
+    if session.get_one(Account, principal.account_id).oidc_subject is None:
+        return None
+    at = session.get_one(BrowserSession, principal.session_id).authenticated_at
+    return at is not None and -AHEAD <= time_of(session) - at <= FRESH
+
+
 def confirm_signer(request: Request, session: Session, principal: Principal, password: str | None) -> None:
     """Make sure that the person is there who signs: by password, throttled as at sign-in, or by a fresh sign-in.
 
@@ -187,10 +195,10 @@ def confirm_signer(request: Request, session: Session, principal: Principal, pas
     """
     if principal.session_id is None:
         raise Forbidden("API keys never sign; a person signs, in a browser")
-    if not password and session.get_one(Account, principal.account_id).oidc_subject is not None:
-        at, now = session.get_one(BrowserSession, principal.session_id).authenticated_at, time_of(session)
+    fresh = None if password else is_sign_in_fresh(session, principal)
+    if fresh is not None:
         session.rollback()
-        if at is None or not -AHEAD <= now - at <= FRESH:
+        if not fresh:
             raise SignInTooOld("sign in again at your provider; a signature needs a sign-in of the last 5 minutes")
         return
     address = "" if request.client is None else request.client.host

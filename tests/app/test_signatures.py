@@ -1,9 +1,11 @@
 """Signatures on specimens: who may sign what, and what becomes of a signature afterwards."""
 
+import csv
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -146,7 +148,9 @@ def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]
     assert sign(service, lead, empty).status_code == 409
 
 
-def test_an_amendment_is_a_further_version_with_a_reason(service: Service, lead: dict[str, str]) -> None:
+def test_an_amendment_is_a_further_version_with_a_reason(
+    service: Service, lead: dict[str, str], tmp_path: Path
+) -> None:
     specimen_id = specimen_with_cells(service)
     assert sign(service, lead, specimen_id, reason="none is needed").status_code == 409
     assert sign(service, lead, specimen_id, amends=1, reason="there is none").status_code == 412
@@ -157,9 +161,11 @@ def test_an_amendment_is_a_further_version_with_a_reason(service: Service, lead:
     assert second.status_code == 201, second.text
     assert (second.json()["number"], second.json()["reason"]) == (2, "approved now")
     assert signatures(service, specimen_id) == [second.json(), first]
-    third = sign(service, lead, specimen_id, version=None, reason="once more")  # whatever is shown now
-    assert (third.status_code, third.json()["number"]) == (201, 3)
-    assert shown(service, specimen_id)["signature"]["number"] == 3
+    third = sign(service, lead, specimen_id, version=None, reason="once more").json()  # whatever is shown now
+    assert (third["number"], shown(service, specimen_id)["signature"]["number"]) == (3, 3)
+    service.export(tmp_path / "out", images=False)
+    row, *_ = csv.DictReader((tmp_path / "out" / "specimens.csv").read_text().splitlines())
+    assert (row["state"], row["signature"], row["signed_at"][:4]) == ("signed", "3", third["signed_at"][:4])
 
 
 @pytest.mark.both_databases
