@@ -13,11 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, tuple_
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, aliased
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import GenericFunction
 
+from app.database.json_texts import has_text
 from app.database.tables import (
     Account,
     Annotator,
@@ -205,7 +203,7 @@ class CaseFilter:
         if self.specimen is not None:
             named = select(Specimen.id).where(Specimen.external_id == self.specimen)
             conditions.append(Case.specimen_id == named.scalar_subquery())
-        conditions += [_has_text(name, text) for name, text in self.metadata.items()]
+        conditions += [has_text(Case.case_metadata, name, text) for name, text in self.metadata.items()]
         if self.search is not None:
             own = (Case.external_id, Case.patient, Case.site)
             matches = [column.icontains(self.search, autoescape=True) for column in own]
@@ -223,24 +221,6 @@ class CaseFilter:
         if self.until is not None:
             conditions.append(Case.created_at < self.until)
         return conditions
-
-
-class _JsonTexts(GenericFunction[Any]):
-    """The names and texts of a JSON object, as rows."""
-
-    name, inherit_cache = "json_each_text", True
-
-
-@compiles(_JsonTexts, "sqlite")
-def _compile_for_sqlite(function: _JsonTexts, compiler: SQLCompiler, **options: Any) -> str:
-    return f"json_each{compiler.function_argspec(function, **options)}"
-
-
-def _has_text(name: str, text: str) -> ColumnElement[bool]:
-    """Condition on a case: a text came with it under this name."""
-    # not by a path: SQLite compares names in one with those in the JSON text as they are escaped there
-    pairs = _JsonTexts(Case.case_metadata).table_valued("key", "value")
-    return exists().select_from(pairs).where(pairs.c.key == name, pairs.c.value == text)
 
 
 def _cases_with_label(condition: ColumnElement[bool]) -> Select[uuid.UUID]:
