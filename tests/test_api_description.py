@@ -142,7 +142,9 @@ def test_the_kinds_of_jobs_are_those_of_the_worker() -> None:
 def test_every_description_is_used(app: FastAPI, document: dict[str, Any]) -> None:
     names = {parameter["name"].lower() for _, _, o in operations(document) for parameter in o.get("parameters", [])}
     of_operation = {
-        f"{kind}.{o['operationId']}" for _, _, o in operations(document) for kind in ("parameters", "bodies")
+        f"{kind}.{o['operationId']}"
+        for _, _, o in operations(document)
+        for kind in ("parameters", "bodies", "examples")
     }
     models = {model.__name__: model for model in subclasses(DescribedModel)}
     shown = {name: models[name] for name in document["components"]["schemas"]}

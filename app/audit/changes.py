@@ -38,6 +38,7 @@ _OF_OBJECT: _Meaning = {
     "specimen.add": ("specimen", "stored"),
     "specimen.sign": ("specimen", "changed"),
     "specimen.erase": ("specimen", "erased"),
+    "release.add": ("release", "stored"),
     "alias.move": ("release", "changed"),
 }
 _OF_ALL: _Meaning = {
@@ -45,8 +46,6 @@ _OF_ALL: _Meaning = {
     "policy.change": ("posterior", "changed"),
     "specimens.fit": ("specimen", "changed"),
 }
-#: Seen by callers who see the list of releases.
-_OF_RELEASES: _Meaning = {"release.add": ("release", "stored")}
 
 # number and first bytes of the digest of an event, and the last case of it that was read; no padding in base64
 _PLACE = struct.Struct("<i10s16s")
@@ -82,34 +81,30 @@ def list_changes(session: Session, after: str | None, limit: int, *, with_releas
     # read before the events: they commit in the order of their numbers, so all up to this one are seen
     newest, digest = read_head(session)
     sequence, case_id = (0, _WHOLE_EVENT) if after is None else _decode_cursor(session, after)
-    meaning = {**_OF_CASES, **_OF_OBJECT, **_OF_ALL, **(_OF_RELEASES if with_releases else {})}
+    meaning = {**_OF_CASES, **_OF_OBJECT, **_OF_ALL}
     columns = (AuditEvent.sequence, AuditEvent.digest, AuditEvent.created_at, AuditEvent.action, AuditEvent.object)
+    to_champion = AuditEvent.details["alias"].as_string() == "champion"
     statement = (
         select(*columns, CaseChange.case_id, Case.specimen_id)
         .outerjoin(CaseChange, CaseChange.sequence == AuditEvent.sequence)
         .outerjoin(Case, Case.id == CaseChange.case_id)
-        .where(AuditEvent.sequence.between(sequence, newest), AuditEvent.action.in_(meaning))
+        .where(AuditEvent.sequence.between(sequence, newest))
         .where(or_(AuditEvent.sequence > sequence, CaseChange.case_id > case_id))
-        .where(or_(CaseChange.case_id.is_not(None), AuditEvent.action.not_in(_OF_CASES)))
-        .where(or_(AuditEvent.action != "alias.move", AuditEvent.details["alias"].as_string() == "champion"))
+        .where(AuditEvent.action.in_(meaning if with_releases else meaning.keys() - {"release.add"}))
+        .where(or_(AuditEvent.action.not_in(_OF_CASES), CaseChange.case_id.is_not(None)))
+        .where(or_(AuditEvent.action != "alias.move", to_champion))
         .order_by(AuditEvent.sequence, CaseChange.case_id)
     )
-    rows = session.execute(statement.limit(limit)).all()
-    items = []
-    for row in rows:
-        kind, action = meaning[row.action]
-        case = None if row.case_id is None else str(row.case_id)
-        specimen = None if row.specimen_id is None else str(row.specimen_id)
+    items, end = [], (newest, digest, _WHOLE_EVENT)
+    for row in (rows := session.execute(statement.limit(limit)).all()):
+        case, specimen = (None if one is None else str(one) for one in (row.case_id, row.specimen_id))
         changed = case if row.action in _OF_CASES else None if row.action in _OF_ALL else row.object
+        kind, action = meaning[row.action]
         items.append(ChangeOut(at=row.created_at, kind=kind, action=action, id=changed, case=case, specimen=specimen))
-    if len(rows) < limit:
-        return ChangesOut(items=items, next_cursor=_encode_cursor(newest, digest, _WHOLE_EVENT))
-    last = rows[-1]
-    return ChangesOut(items=items, next_cursor=_encode_cursor(last.sequence, last.digest, last.case_id or _WHOLE_EVENT))
-
-
-def _encode_cursor(sequence: int, digest: str, case_id: uuid.UUID) -> str:
-    return base64.urlsafe_b64encode(_PLACE.pack(sequence, bytes.fromhex(digest), case_id.bytes)).decode()
+    if len(rows) == limit:
+        end = (rows[-1].sequence, rows[-1].digest, rows[-1].case_id or _WHOLE_EVENT)
+    place = _PLACE.pack(end[0], bytes.fromhex(end[1]), end[2].bytes)
+    return ChangesOut(items=items, next_cursor=base64.urlsafe_b64encode(place).decode())
 
 
 def _decode_cursor(session: Session, cursor: str) -> tuple[int, uuid.UUID]:

@@ -1,4 +1,4 @@
-"""Texts inside a JSON column, found on both databases."""
+"""Condition on the texts of a JSON object, on SQLite and PostgreSQL."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ def _compile_for_sqlite(function: _JsonTexts, compiler: SQLCompiler, **options: 
     return f"json_each{compiler.function_argspec(function, **options)}"
 
 
-def has_text(column: InstrumentedAttribute[Any], name: str, text: str) -> ColumnElement[bool]:
-    """Condition on a JSON object of texts: it has this one under this name."""
-    # not by a path: SQLite compares names in one with those in the JSON text as they are escaped there
+def has_text(column: InstrumentedAttribute[dict[str, str]], name: str, text: str) -> ColumnElement[bool]:
+    """Condition on a row: the object in a column has a text under this name."""
+    # not by a path: SQLite compares the names in one with those in the JSON text as they are escaped there
     pairs = _JsonTexts(column).table_valued("key", "value")
     return exists().select_from(pairs).where(pairs.c.key == name, pairs.c.value == text)
