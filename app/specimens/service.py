@@ -25,7 +25,7 @@ from app.database.tables.values import SpecimenState
 from app.http.errors import NotFound
 from app.http.principal import Principal
 from app.specimens.measuring import bases_of
-from app.specimens.quality import EXAMPLE_SHARE, DailyShares, DayShare, daily_shares, learned_quality
+from app.specimens.quality import DailyShares, coverage_limits, daily_shares, learned_quality, reported_shares
 from app.specimens.schemas import MeasuredShares, SpecimenIn, SpecimenOut, SpecimensOut
 
 # cases whose specimens are read in one statement
