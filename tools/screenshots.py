@@ -131,7 +131,12 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
         "readers",
         "flagged",
     )
-    deeper = (("gallery", "/cells/gallery"), ("appendix", "/report/appendix"), ("api", "/v1/docs"))
+    deeper = (
+        ("gallery", "/cells/gallery"),
+        ("appendix", "/report/appendix"),
+        ("specimen-quality", "/report/specimens"),
+        ("api", "/v1/docs"),
+    )
     for name, path in (*((name, f"/{name}") for name in pages), *deeper):
         page.goto(made.address + path)
         keep(page, folder, name)

@@ -27,7 +27,7 @@ from app.http.errors import Problem
 from app.http.principal import Principal
 from app.specimens.measuring import MOST_DECIDING as MOST_DECIDING
 from app.specimens.measuring import Basis, bases_of, existing_specimen, refresh_specimen
-from app.specimens.quality import EXAMPLE_SHARE, DailyShares, DayShare, daily_shares, learned_quality
+from app.specimens.quality import DailyShares, coverage_limits, daily_shares, learned_quality, reported_shares
 from app.specimens.schemas import (
     MeasuredShares,
     SignatureIn,

@@ -221,6 +221,7 @@ PAGES = {
         *("/worklist", "/report", "/policy", "/releases", "/jobs", "/imports", "/readers", "/references", "/people"),
         *(
             "/report/appendix",
+            "/report/specimens",
             "/audit",
             "/practice",
             "/help",

@@ -112,6 +112,7 @@ def test_no_page_is_a_dead_end_without_a_release(empty: Service, who: str) -> No
             "/worklist",
             "/report",
             "/report/appendix",
+            "/report/specimens",
             "/policy",
             "/releases",
             "/jobs",
@@ -355,7 +356,7 @@ def test_what_is_wrong_with_a_new_account_or_key_stands_beside_the_field(service
 #: Every page that needs no identifier.
 PAGES = (
     *("/worklist", "/report", "/report/appendix", "/policy", "/releases", "/jobs", "/imports", "/readers"),
-    *("/people", "/audit", "/help"),
+    *("/people", "/audit", "/help", "/report/specimens"),
 )
 HTML = {"Accept": "text/html"}
 

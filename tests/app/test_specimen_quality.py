@@ -36,7 +36,7 @@ def test_days_are_judged_by_two_rules_of_westgard() -> None:
     shares = [0.11, 0.125, 0.122, 0.1, 0.131, 0.075, 0.125, 0.079]
     rows = compare_days(days_of(*[(30 + day, share) for day, share in enumerate(shares)]), reference)
     assert [row.z for row in rows] == pytest.approx([1, 2.5, 2.2, 0, 3.1, -2.5, 2.5, -2.1], abs=0.01)
-    assert [row.result for row in rows] == ["", "warning", "2-2s", "", "1-3s", "warning", "warning", "warning"]
+    assert [row.result for row in rows] == ["", "warning", "out 2-2s", "", "out 1-3s", "warning", "warning", "warning"]
 
 
 def test_the_limits_of_a_day_narrow_with_the_root_of_its_specimens() -> None:
@@ -100,7 +100,7 @@ def test_the_page_marks_days_that_are_out(service: Service) -> None:
         share = {2: 0.9, 3: 0.1}.get(number, 0.2 + 0.01 * (number % 3))
         put_share(service, f"S-{number}", now - timedelta(days=number), share, site=("north", "south")[number > 43])
     page = service.get("viewer", "/report/specimens").text
-    assert page.count('<circle class="mark out"') == 2
+    assert page.count('<circle class="mark out 1-3s"') == 2
     assert "blasts, 30 days with specimens: 2 out, 0 with a warning." in page
     assert "the first 20 days" in page
     assert "<option>north</option>" in page

@@ -15,7 +15,7 @@ from tests.support.waiting import patient, wait_until
 
 LEAD_PAGES = (
     *("/worklist", "/report", "/report/appendix", "/policy", "/releases", "/jobs", "/imports", "/readers"),
-    *("/people", "/audit", "/help"),
+    *("/people", "/audit", "/help", "/report/specimens"),
     "/account",
 )
 SECRETS = ("disagreement", "second read", "basophil-says", "triage", "adjudication")

@@ -10,10 +10,9 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
 
-from app.accounts.service import GuardedRoute
+from app.accounts.service import GuardedRoute, is_sign_in_fresh
 from app.cases import service as cases
 from app.context import AppContext
-from app.database.tables import Account
 from app.database.tables.values import SpecimenState
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import PageText
@@ -98,8 +97,8 @@ class SpecimenView:
     # newest first; the one whose signed shares are shown instead of those of now, if any
     signatures: Sequence[SignedVersionOut]
     signed: SignedVersionOut | None
-    # whether the person signs after a fresh sign-in at the provider, not by password
-    by_provider: bool
+    # whether the person's sign-in at their provider is recent enough to sign; None for people who sign by password
+    fresh: bool | None
     form_key: str
 
     @property
@@ -128,7 +127,7 @@ def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> Spec
         service.neighbouring_specimens(session, specimen_id),
         signatures,
         signed,
-        session.get_one(Account, page.principal.account_id).oidc_subject is not None,
+        is_sign_in_fresh(session, page.principal) if page.principal.session_id else None,
         uuid.uuid4().hex,
     )
 

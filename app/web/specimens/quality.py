@@ -1,7 +1,7 @@
 """Quality of specimens: coverage, annotators, and shares by day as a chart like Levey and Jennings'."""
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
@@ -10,7 +10,7 @@ from app.http.languages import gettext
 from app.http.models import PageText
 from app.releases.service import champion_since, class_names, existing_release
 from app.reports.service import AxisTick, PlotMark, ReportPlot, connect_neighbours, format_day
-from app.specimens.service import EXAMPLE_SHARE, DailyShares, DayShare, daily_shares, learned_quality
+from app.specimens.service import DailyShares, coverage_limits, daily_shares, learned_quality, reported_shares
 from app.web.filters import change, probability
 from app.web.page import ViewerPage
 
@@ -28,58 +28,36 @@ def show_specimen_quality(
     days: Annotated[Literal["30", "90"], Query()] = "30",
 ) -> Response:
     """Whether specimens are as they should be: their intervals, their annotators and their days."""
-    learned, now = learned_quality(page.session), page.context.clock()
-    shown = daily_shares(page.session, now, page.zone, int(days), group=group, site=site or None)
-    return page.render(
-        "specimen_quality.html",
-        learned=learned,
-        release=None if learned is None else existing_release(page.session, learned.release_id).name,
-        names=class_names(page.session) if champion_since(page.session) else {},
-        example=EXAMPLE_SHARE,
-        shown=shown,
-        site=site,
-        asked_days=days,
-        plot=draw_days(shown),
-    )
+    learned = learned_quality(page.session)
+    shown = daily_shares(page.session, page.context.clock(), page.zone, int(days), group=group, site=site)
+    release = None if learned is None else existing_release(page.session, learned.release_id).name
+    names = class_names(page.session) if champion_since(page.session) else {}
+    values: dict[str, Any] = {"learned": learned, "release": release, "names": names, "limits": coverage_limits}
+    values |= {"shown": shown, "reported": reported_shares, "asked": {"site": site, "days": days}}
+    return page.render("specimen_quality.html", plot=draw_days(shown), **values)
 
 
 def draw_days(shown: DailyShares) -> ReportPlot:
     """Standard deviations of each day from the expected share, with lines at 2 and 3."""
     width = (shown.last - shown.first).days + 1
-    marks = [
-        PlotMark(_across(row, shown, width), _down(row.z), None, None, describe_day(row), kind=_KINDS[row.result])
-        for row in shown.days
-        if row.z is not None
-    ]
-    every = range(0, width, 7 if width <= 31 else 21)
+    marks = []
+    for row in shown.days:
+        if row.z is not None:
+            words = {"share": probability(100 * row.mean, 1), "z": change(row.z, 1), "n": row.n_specimens}
+            title = gettext("%(day)s: mean share %(share)s%%, %(z)s SD, n = %(n)s", day=row.day, **words)
+            across = 100 * ((row.day - shown.first).days + 0.5) / width
+            marks.append(PlotMark(across, _down(row.z), None, None, title, kind=row.result))
+    weeks = range(0, width, 7 if width <= 31 else 21)
     return ReportPlot(
         x_title=gettext("day"),
         y_title=gettext("standard deviations from the expected share"),
-        x_ticks=[AxisTick(100 * (n + 0.5) / width, format_day(shown.first + timedelta(days=n))) for n in every],
-        y_ticks=[AxisTick(_down(z), f"{change(float(z), 0)} SD" if z else "0") for z in range(-3, 4)],
+        x_ticks=[AxisTick(100 * (n + 0.5) / width, format_day(shown.first + timedelta(days=n))) for n in weeks],
+        y_ticks=[AxisTick(_down(z), f"{change(z, 0)} SD" if z else "0") for z in range(-3, 4)],
         marks=marks,
         segments=connect_neighbours(marks),
         levels=[AxisTick(_down(z), kind) for z, kind in _LEVELS],
     )
 
 
-_KINDS = {"": "", "warning": "warning", "1-3s": "out", "2-2s": "out"}
-
-
-def _across(row: DayShare, shown: DailyShares, width: int) -> float:
-    return 100 * ((row.day - shown.first).days + 0.5) / width
-
-
 def _down(z: float) -> float:
     return 50.0 - 50.0 * max(-_TOP, min(_TOP, z)) / _TOP
-
-
-def describe_day(row: DayShare) -> str:
-    """A day in words, for its point in the chart."""
-    return gettext(
-        "%(day)s: mean share %(share)s%%, %(z)s SD, n = %(n)s",
-        day=row.day,
-        share=probability(100 * row.mean, 1),
-        z=change(row.z, 1),
-        n=row.n_specimens,
-    )
