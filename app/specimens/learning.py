@@ -160,8 +160,8 @@ def _ignore(_done: int, _total: int) -> None:
     """Show no progress."""
 
 
-def learn(session: Session) -> tuple[uuid.UUID, float, dict[str, dict[str, Any]]]:
-    """What the specimens of the served release teach now: κ, and by group what is in use and how it was checked."""
+def learn(session: Session) -> SpecimenKnowledge:
+    """What the specimens of the served release teach now and how it was checked, without a version."""
     release_id, classes, groups = _setting(session)
     newest = select(Specimen.id).where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc()).limit(_ANY)
     found = [cells_of_specimen(session, one) for one in session.execute(newest).scalars().all()]
@@ -176,7 +176,7 @@ def learn(session: Session) -> tuple[uuid.UUID, float, dict[str, dict[str, Any]]
         limits = annotator_tilt_interval(labels, numbers)
         shown = {"tilt_interval": None if limits is None else list(limits), "check": check.to_dict()}
         known[group.name] = asdict(in_use) | shown
-    return release_id, kappa, known
+    return SpecimenKnowledge(release_id=release_id, kappa=kappa, groups=known)
 
 
 def learn_from_specimens(context: ServiceContext) -> bool:
@@ -184,15 +184,15 @@ def learn_from_specimens(context: ServiceContext) -> bool:
     with context.database.read() as session:
         if session.execute(select(Specimen.id).limit(1)).first() is None:
             return False
-        release_id, kappa, groups = learn(session)
-        stored = knowledge_of(session, release_id)
-        if stored is not None and (stored.kappa, stored.groups) == (kappa, groups):
+        found = learn(session)
+        stored = knowledge_of(session, found.release_id)
+        if stored is not None and (stored.kappa, stored.groups) == (found.kappa, found.groups):
             return False
     with context.database.write() as session:
-        version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
-        session.add(SpecimenKnowledge(version=version, release_id=release_id, kappa=kappa, groups=groups))
+        version = found.version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
+        session.add(found)
         session.flush()
-        details = {"version": version, "release": str(release_id)}
+        details = {"version": version, "release": str(found.release_id)}
         events.record_event(
             session, context.keys.audit, actor="worker", action="specimens.fit", object_id=version, details=details
         )

@@ -1,7 +1,7 @@
 """Quality of specimens: coverage, annotators, and shares by day as a chart like Levey and Jennings'."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
@@ -32,9 +32,17 @@ def show_specimen_quality(
     shown = daily_shares(page.session, page.context.clock(), page.zone, int(days), group=group, site=site)
     release = None if learned is None else existing_release(page.session, learned.release_id).name
     names = class_names(page.session) if champion_since(page.session) else {}
-    values: dict[str, Any] = {"learned": learned, "release": release, "names": names, "limits": coverage_limits}
-    values |= {"shown": shown, "reported": reported_shares, "asked": {"site": site, "days": days}}
-    return page.render("specimen_quality.html", plot=draw_days(shown), **values)
+    return page.render(
+        "specimen_quality.html",
+        learned=learned,
+        release=release,
+        names=names,
+        shown=shown,
+        asked={"site": site, "days": days},
+        plot=draw_days(shown),
+        limits=coverage_limits,
+        reported=reported_shares,
+    )
 
 
 def draw_days(shown: DailyShares) -> ReportPlot:
