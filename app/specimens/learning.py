@@ -63,20 +63,6 @@ class GroupCheck:
 
 
 @dataclass(frozen=True)
-class LearnedGroup:
-    """What specimens taught about a group, and how it was checked."""
-
-    in_use: GroupKnowledge
-    tilt_interval: tuple[float, float] | None
-    check: GroupCheck
-
-    def to_dict(self) -> dict[str, Any]:
-        """As it is stored."""
-        limits = None if self.tilt_interval is None else list(self.tilt_interval)
-        return asdict(self.in_use) | {"tilt_interval": limits, "check": self.check.to_dict()}
-
-
-@dataclass(frozen=True)
 class _PredictedShares:
     """Shares of one group in completely read specimens, predicted without labels, and by all of them."""
 
@@ -170,8 +156,8 @@ def _setting(session: Session) -> tuple[uuid.UUID, list[str], list[Group]]:
     return release_id, classes, groups
 
 
-def learn(session: Session) -> tuple[uuid.UUID, float, dict[str, LearnedGroup]]:
-    """What the specimens of the served release teach now: κ, and by group what is in use and how it was checked."""
+def learn(session: Session) -> SpecimenKnowledge:
+    """What the specimens of the served release teach now and how it was checked, without a version."""
     release_id, classes, groups = _setting(session)
     newest = select(Specimen.id).where(Specimen.erased_at.is_(None)).order_by(Specimen.id.desc()).limit(_ANY)
     found = [cells_of_specimen(session, one) for one in session.execute(newest).scalars().all()]
@@ -183,8 +169,10 @@ def learn(session: Session) -> tuple[uuid.UUID, float, dict[str, LearnedGroup]]:
     for group in groups:
         check, numbers = _check_group(group.name, shares[group.name]), [classes.index(code) for code in group.classes]
         in_use = GroupKnowledge(annotator_tilt(labels, numbers), check.shift, check.n_specimens)
-        known[group.name] = LearnedGroup(in_use, annotator_tilt_interval(labels, numbers), check)
-    return release_id, kappa, known
+        limits = annotator_tilt_interval(labels, numbers)
+        shown = {"tilt_interval": None if limits is None else list(limits), "check": check.to_dict()}
+        known[group.name] = asdict(in_use) | shown
+    return SpecimenKnowledge(release_id=release_id, kappa=kappa, groups=known)
 
 
 def learn_from_specimens(context: ServiceContext) -> bool:
@@ -192,16 +180,15 @@ def learn_from_specimens(context: ServiceContext) -> bool:
     with context.database.read() as session:
         if session.execute(select(Specimen.id).limit(1)).first() is None:
             return False
-        release_id, kappa, learned = learn(session)
-        groups = {name: one.to_dict() for name, one in learned.items()}
-        stored = knowledge_of(session, release_id)
-        if stored is not None and (stored.kappa, stored.groups) == (kappa, groups):
+        found = learn(session)
+        stored = knowledge_of(session, found.release_id)
+        if stored is not None and (stored.kappa, stored.groups) == (found.kappa, found.groups):
             return False
     with context.database.write() as session:
-        version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
-        session.add(SpecimenKnowledge(version=version, release_id=release_id, kappa=kappa, groups=groups))
+        version = found.version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
+        session.add(found)
         session.flush()
-        details = {"version": version, "release": str(release_id)}
+        details = {"version": version, "release": str(found.release_id)}
         events.record_event(
             session, context.keys.audit, actor="worker", action="specimens.fit", object_id=version, details=details
         )

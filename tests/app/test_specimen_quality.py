@@ -102,7 +102,7 @@ def test_the_page_marks_days_that_are_out(service: Service) -> None:
     page = service.get("viewer", "/report/specimens").text
     assert page.count('<circle class="mark out 1-3s"') == 2
     assert "blasts, 30 days with specimens: 2 out, 0 with a warning." in page
-    assert "the first 20 days" in page
+    assert "These are the first 20 days" in page
     assert "<option>north</option>" in page
     assert '<a href="/report/specimens" aria-current="page">Specimens</a>' in page
     page = service.get("viewer", "/report/specimens", params={"group": "others", "days": "90"}).text
@@ -115,11 +115,11 @@ def test_the_page_marks_days_that_are_out(service: Service) -> None:
     assert '<a href="/report/specimens">' in report
 
 
-def put_knowledge(service: Service, n: int) -> None:
+def put_knowledge(service: Service, n: int, tilt: float = 0.3) -> None:
     """What a check of some specimens would have stored."""
     bands = [{"low": 0.0, "high": 0.05, "n_specimens": n, "n_covered": n - 1}]
     check = {"group": "blasts", "n_specimens": n, "n_covered": n - 1, "by_share": bands}
-    known = {"tilt": 0.3, "shift": 0.2, "n_specimens": n, "tilt_interval": [0.1, 0.5]}
+    known = {"tilt": tilt, "shift": 0.2, "n_specimens": n, "tilt_interval": [0.1, 0.5]}
     groups = {"blasts": known | {"check": check | {"overdispersion": 1.75, "shift": 0.2}}}
     release_id = service.scalars(select(ReleaseRow.id))[0]
     service.written_past = True
@@ -138,8 +138,9 @@ def test_the_page_shows_what_the_last_night_found_or_what_is_needed(service: Ser
     assert "1.75" not in page
     assert "0.10 to 0.50" in page
     assert "two thirds of annotators report 8 to 13%" in page
-    put_knowledge(service, 40)
+    put_knowledge(service, 40, tilt=0.0)
     page = service.get("viewer", "/report/specimens").text
     assert "Fewer than 20" not in page
     assert "1.75" in page
+    assert "no difference found" in page
     assert page.count('<td class="number">87 to 100%</td>') == 2

@@ -37,11 +37,11 @@ def show_specimen_quality(
         learned=learned,
         release=release,
         names=names,
-        limits=coverage_limits,
         shown=shown,
-        reported=reported_shares,
         asked={"site": site, "days": days},
         plot=draw_days(shown),
+        limits=coverage_limits,
+        reported=reported_shares,
     )
 
 

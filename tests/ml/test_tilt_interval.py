@@ -1,4 +1,4 @@
-"""Annotators' tilt on a share: its estimate and its interval."""
+"""Limits of how far annotators differ: they hold the truth, and they need three annotators."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,6 @@ from scipy.special import expit
 
 from ml.annotations import Annotations
 from ml.specimens.laboratory import annotator_tilt, annotator_tilt_interval
-
-
-def test_a_common_tilt_is_estimated_from_cells_that_several_read() -> None:
-    rng = np.random.default_rng(1)
-    tilts, cells = rng.normal(0, 0.7, 24), rng.normal(-0.5, 1.0, 600)
-    matrix = (rng.random((600, 24)) < expit(cells[:, None] * 0 - 0.5 + tilts)).astype(np.int64)
-    assert annotator_tilt(Annotations.of_matrix(matrix, 2), [1]) == pytest.approx(tilts.std(), rel=0.1)
-    alike = (rng.random((600, 8)) < 0.3).astype(np.int64)
-    assert annotator_tilt(Annotations.of_matrix(alike, 2), [1]) < 0.05
-    alone = np.full((600, 2), -1)
-    alone[:300, 0], alone[300:, 1] = alike[:300, 0], alike[300:, 1]
-    assert annotator_tilt(Annotations.of_matrix(alone, 2), [1]) is None
 
 
 def tilted_readers(rng: np.random.Generator, n: int, sd: float) -> Annotations:
