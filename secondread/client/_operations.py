@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 7990246aa88dc859.
+"""Operations of the API. Made from the OpenAPI document 7c2a1a3638423867.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -85,11 +85,13 @@ class Operations:
         external_id: str | None = None,
         patient: str | None = None,
         site: str | None = None,
+        specimen: str | None = None,
         partition: Literal["evaluation", "calibration"] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        metadata: str | None = None,
     ) -> models.CasesOut:
-        """List cells. Newest first; poll with `since` to follow new uploads.
+        """List cells. Newest first; to follow what changes, poll the changes.
 
         Args:
             cursor: `next_cursor` of the previous page. Left out: the first page.
@@ -97,9 +99,11 @@ class Operations:
             external_id: Only cells with this id of the laboratory.
             patient: Only cells of this patient, a code of the laboratory.
             site: Only cells of this site.
+            specimen: Only cells of the specimen with this id of the laboratory.
             partition: Only cells of this part, split by patient: `calibration` cells fit calibrations, `evaluation` cells measure quality. Left out: both.
             since: Only cells stored at this time or later, ISO 8601 with a time zone.
             until: Only cells stored before this time, ISO 8601 with a time zone.
+            metadata: Only cells with all of these metadata: a JSON object of texts, such as `{'stain': 'Wright'}`.
         """
         request = Request(
             "GET",
@@ -110,9 +114,11 @@ class Operations:
                 "external_id": external_id,
                 "patient": patient,
                 "site": site,
+                "specimen": specimen,
                 "partition": partition,
                 "since": None if since is None else since.isoformat(),
                 "until": None if until is None else until.isoformat(),
+                "metadata": metadata,
             },
         )
         return self._model(models.CasesOut, request)
@@ -124,9 +130,11 @@ class Operations:
         external_id: str | None = None,
         patient: str | None = None,
         site: str | None = None,
+        specimen: str | None = None,
         partition: Literal["evaluation", "calibration"] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        metadata: str | None = None,
     ) -> Iterator[models.CaseOut]:
         """The same, entry after entry through all pages."""
         cursor: str | None = None
@@ -137,9 +145,11 @@ class Operations:
                 external_id=external_id,
                 patient=patient,
                 site=site,
+                specimen=specimen,
                 partition=partition,
                 since=since,
                 until=until,
+                metadata=metadata,
                 cursor=cursor,
             )
             for item in page.items:
@@ -261,7 +271,7 @@ class Operations:
             state: Only specimens in this state: `open`, `decided` or `signed`.
             patient: Only specimens of this patient, a code of the laboratory.
             site: Only specimens of this site.
-            after: Only specimens stored after this time, ISO 8601 with a time zone.
+            after: Only specimens changed after this time, ISO 8601 with a time zone: stored, or measured again.
         """
         request = Request(
             "GET",
@@ -352,6 +362,32 @@ class Operations:
             headers={"Idempotency-Key": idempotency_key or new_key()},
         )
         return self._model_or_job(models.SpecimenCellsOut, request)
+
+    def sign_specimen(
+        self, specimen_id: Id, body: models.SignatureIn, *, idempotency_key: str | None = None
+    ) -> models.SignedVersionOut:
+        """Sign a specimen. For signed-in admins, by password or a fresh single sign-on; API keys never sign.
+
+        Args:
+            specimen_id: Id of the specimen, a UUID.
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request(
+            "POST",
+            f"/v1/specimens/{quote(str(specimen_id), safe='')}/signatures",
+            body=body,
+            headers={"Idempotency-Key": idempotency_key or new_key()},
+        )
+        return self._model(models.SignedVersionOut, request)
+
+    def list_signatures(self, specimen_id: Id) -> models.SignaturesOut:
+        """List the signatures on a specimen. Newest first, each with what was shown.
+
+        Args:
+            specimen_id: Id of the specimen, a UUID.
+        """
+        request = Request("GET", f"/v1/specimens/{quote(str(specimen_id), safe='')}/signatures")
+        return self._model(models.SignaturesOut, request)
 
     def lease_read(self, *, idempotency_key: str | None = None) -> models.ReadOut | None:
         """Lease the next read. By due date, then shuffled; at most three at a time.
@@ -1074,6 +1110,16 @@ class Operations:
             headers={"Idempotency-Key": idempotency_key or new_key()},
         )
         return self._model(models.JobOut, request)
+
+    def list_changes(self, *, after: str | None = None, limit: int | None = None) -> models.ChangesOut:
+        """List what has changed. Oldest first, identifiers only; poll with the last `next_cursor` as `after`.
+
+        Args:
+            after: `next_cursor` of the previous response. Left out: from the first change.
+            limit: Largest number of changes in the response.
+        """
+        request = Request("GET", "/v1/changes", query={"after": after, "limit": limit})
+        return self._model(models.ChangesOut, request)
 
     def list_audit_events(
         self,

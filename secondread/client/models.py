@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 7990246aa88dc859.
+"""What the API takes and answers. Made from the OpenAPI document 7c2a1a3638423867.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -426,6 +426,38 @@ class CellOut(BaseModel):
     """Number of them that may still get these labels in time."""
 
 
+class ChangeOut(BaseModel):
+    """A change, without what it says."""
+
+    at: AwareDatetime
+    """Time of the change, in UTC."""
+
+    kind: Literal["case", "label", "posterior", "outcome", "specimen", "release"]
+    """What has changed. `case`: a cell; `label`: a label, and perhaps the posterior of its cell; `posterior`: a posterior without a new label, and what follows from it; `outcome`: what a cell was settled as; `specimen`: a specimen; `release`: the champion is another one, or, with the scope `metrics:read`, a release was added."""
+
+    action: Literal["stored", "changed", "withdrawn", "erased"]
+    """`stored`, `changed`, `withdrawn` or `erased`."""
+
+    id: str | None
+    """Id of what has changed; of a posterior and an outcome that of the cell; null for all of the kind."""
+
+    case: str | None
+    """Id of the cell that this is about; null without one."""
+
+    specimen: str | None
+    """Id of the specimen of the cell, whose shares change with it; null without one."""
+
+
+class ChangesOut(BaseModel):
+    """Changes in their order."""
+
+    items: list[ChangeOut]
+    """Changes, oldest first; empty if there are no new ones."""
+
+    next_cursor: str
+    """Value of `after` for the next request, now or later; never null."""
+
+
 class ClassAgreementOut(BaseModel):
     """Agreement about one class against all others."""
 
@@ -708,6 +740,22 @@ class DeclineIn(BaseModel):
 
     note: str | None = None
     """Comment for admins, at most 2,000 characters; null or left out: none."""
+
+
+class DifferenceOut(BaseModel):
+    """A decision at a threshold that is another one than was signed."""
+
+    group: str
+    """Name of the reporting group."""
+
+    at: float
+    """The threshold, a share from 0 to 1."""
+
+    signed: Literal["above", "below", "open"]
+    """Decision that was signed: `above`, `below` or `open`."""
+
+    now: Literal["above", "below", "open"]
+    """Decision now: `above`, `below` or `open`."""
 
 
 class DirectionOut(BaseModel):
@@ -2789,6 +2837,103 @@ class ShareThresholdOut(BaseModel):
     """Cost of a missed share above the threshold, in costs of a false alarm, above 0 to 1,000."""
 
 
+class SignatureIn(BaseModel):
+    """A signature on the shares of a specimen as they were shown."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    meaning: Literal["reviewed", "approved"]
+    """What the signature stands for: `reviewed` or `approved`."""
+
+    version: int | None = None
+    """The `version` of the specimen as it was shown to you."""
+
+    amends: int | None = None
+    """The number of the last signature that you have seen; null for the first one."""
+
+    reason: str | None = None
+    """Why the signature is amended, for all signatures after the first; else null."""
+
+    comment: str | None = None
+    """A comment; null: none."""
+
+    password: str | None = None
+    """Your password. Null or left out: with a single sign-on of the last 5 minutes."""
+
+
+class SignatureOut(BaseModel):
+    """A signature on a specimen."""
+
+    number: int
+    """Number of the signature on this specimen, from 1. The highest one holds."""
+
+    meaning: Literal["reviewed", "approved"]
+    """`reviewed` or `approved`."""
+
+    by: str
+    """Account that signed."""
+
+    signed_at: AwareDatetime
+    """Time of the signature, in UTC."""
+
+    comment: str | None
+    """Comment of the signer; null: none, or the patient is erased."""
+
+    reason: str | None
+    """Why an earlier signature was amended; null for the first one, or if the patient is erased."""
+
+    version: int
+    """The `version` of the specimen that was signed."""
+
+    digest: str
+    """SHA-256 of the signed document: JSON in ASCII, with sorted keys and without spaces."""
+
+    differs: list[DifferenceOut]
+    """Decisions at thresholds that are not the signed ones any more."""
+
+
+class SignaturesOut(BaseModel):
+    """Signatures on a specimen."""
+
+    items: list[SignedVersionOut]
+    """Signatures, newest first."""
+
+
+class SignedVersionOut(BaseModel):
+    """A signature with what was shown."""
+
+    number: int
+    """Number of the signature on this specimen, from 1. The highest one holds."""
+
+    meaning: Literal["reviewed", "approved"]
+    """`reviewed` or `approved`."""
+
+    by: str
+    """Account that signed."""
+
+    signed_at: AwareDatetime
+    """Time of the signature, in UTC."""
+
+    comment: str | None
+    """Comment of the signer; null: none, or the patient is erased."""
+
+    reason: str | None
+    """Why an earlier signature was amended; null for the first one, or if the patient is erased."""
+
+    version: int
+    """The `version` of the specimen that was signed."""
+
+    digest: str
+    """SHA-256 of the signed document: JSON in ASCII, with sorted keys and without spaces."""
+
+    differs: list[DifferenceOut]
+    """Decisions at thresholds that are not the signed ones any more."""
+
+    document: dict[str, Any]
+    """What was signed: the shares as they were shown, with `specimen`, `version` and `policy`, the version of the reading policy."""
+
+
 class SinceFirst(BaseModel):
     """Changes since the first champion, or the reason why they are unknown."""
 
@@ -2901,7 +3046,7 @@ class SpecimenOut(BaseModel):
     """A specimen with its shares, and what would settle them."""
 
     n_cells: int = 0
-    """Number of cells that enter; an image that came twice enters once."""
+    """Number of cells; an image that came twice counts twice, and enters the shares once."""
 
     release: str | None = None
     """Id of the model release whose predictions enter; null without cells."""
@@ -2953,6 +3098,9 @@ class SpecimenOut(BaseModel):
 
     stale: bool
     """True if a cell, a label or a setting has changed since the shares were computed."""
+
+    signature: SignatureOut | None
+    """The signature that holds; null if there is none."""
 
 
 class SpecimenReadsOut(BaseModel):
