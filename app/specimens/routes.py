@@ -71,15 +71,11 @@ def list_specimens(
     return service.list_specimens(session, cursor, limit, state=state, patient=patient, site=site, after=after)
 
 
-def _measure_if_stale(specimen_id: uuid.UUID, context: AppContext) -> None:
-    service.measure_if_stale(context, specimen_id)
-
-
 @router.get(
     "/v1/specimens/{specimen_id}",
     operation_id="get_specimen",
     responses=list_problem_responses(NotFound),
-    dependencies=[_Viewing, Depends(_measure_if_stale)],
+    dependencies=[_Viewing, Depends(service.measure_if_stale)],
 )
 def get_specimen(specimen_id: uuid.UUID, session: ReadSession) -> SpecimenOut:
     """Get a specimen. With the shares of its reporting groups, their intervals and the cells that would settle them."""

@@ -19,7 +19,7 @@ from app.cases.service import (
     list_cases,
     specimen_digest,
 )
-from app.context import ServiceContext
+from app.context import AppContext, ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Case, Specimen, SpecimenResult, SpecimenSignature
 from app.database.tables.values import SpecimenState
@@ -129,7 +129,7 @@ def neighbouring_specimens(session: Session, specimen_id: uuid.UUID) -> tuple[uu
     return session.execute(newer).scalar_one_or_none(), session.execute(older).scalar_one_or_none()
 
 
-def measure_if_stale(context: ServiceContext, specimen_id: uuid.UUID) -> None:
+def measure_if_stale(specimen_id: uuid.UUID, context: AppContext) -> None:
     """Measure a specimen whose shares are stale, before its caller's session begins."""
     with context.database.read() as session:
         existing_specimen(session, specimen_id)

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Form, Query, Response
 
 from app.accounts.service import GuardedRoute, is_sign_in_fresh
 from app.cases import service as cases
-from app.context import AppContext
 from app.database.tables.values import SpecimenState
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import PageText
@@ -132,11 +131,7 @@ def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> Spec
     )
 
 
-def _measure_first(specimen_id: uuid.UUID, context: AppContext) -> None:
-    service.measure_if_stale(context, specimen_id)
-
-
-@router.get("/specimens/{specimen_id}", dependencies=[Depends(_measure_first)])
+@router.get("/specimens/{specimen_id}", dependencies=[Depends(service.measure_if_stale)])
 def show_specimen_page(
     specimen_id: uuid.UUID,
     page: LeadPage,
