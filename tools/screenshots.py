@@ -33,7 +33,7 @@ DEVICES = {"desktop": (1366, 860), "phone": (390, 844), "tablet": (820, 1180), "
 SCHEMES = ("light", "dark")
 #: Cases that the second annotator reads before the pictures, and those that are left to the first one then.
 READS, LEFT = 3, 3
-#: The case of README's picture, whose caption counts its labels.
+#: The case of the tutorial's picture.
 DESCRIBED = "BA_124620"
 #: Key of a HOME in which that case waits for another read.
 SECRET = b"the same partitions in every run 6"
@@ -117,6 +117,7 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
     keep(page, folder, "worklist")
     page.click(f"li.tile:has-text('{disputed(page)}') a")
     keep(page, folder, "case")
+    specimens(page, made, folder)
     pages = (
         "today",
         "cells",
@@ -164,8 +165,24 @@ def lead(page: Page, made: Installation, folder: Path) -> None:
     keep(page, folder, "invitation")
 
 
+def specimens(page: Page, made: Installation, folder: Path) -> None:
+    """A specimen whose decision is open, before and after a signature."""
+    password = "a password for the pictures"
+    page.goto(f"{made.address}/account")
+    page.fill("[name=wanted]", password)
+    page.click("main form >> nth=0 >> button")
+    page.goto(f"{made.address}/specimens")
+    keep(page, folder, "specimens")
+    page.click("main table a:has-text('S-2')")
+    keep(page, folder, "specimen")
+    page.click("[data-action=sign]")
+    page.fill("form.sign [name=password]", password)
+    page.click("form.sign button")
+    keep(page, folder, "signed")
+
+
 def disputed(page: Page) -> str:
-    """The case that README describes; if it is not on the worklist, another one about which annotators differ."""
+    """The case that the tutorial shows; if it is not on the worklist, another one about which annotators differ."""
     tiles = page.locator("li.tile:has-text('adjudication')").all_inner_texts()
     differ = [DESCRIBED, *(cell.name for cell in real_cells() if cell.labels[0] != cell.labels[1])]
     return next((name for name in differ if any(name in text for text in tiles)), "adjudication")

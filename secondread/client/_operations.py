@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document 7c2a1a3638423867.
+"""Operations of the API. Made from the OpenAPI document bc6bec296d6e3868.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document 7c2a1a3638423867.
+"""What the API takes and answers. Made from the OpenAPI document bc6bec296d6e3868.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -2847,10 +2847,10 @@ class SignatureIn(BaseModel):
     """What the signature stands for: `reviewed` or `approved`."""
 
     version: int | None = None
-    """The `version` of the specimen as it was shown to you."""
+    """The `version` of the specimen as it was shown to you; if it is another one now, nothing is signed. Null or left out: the shares of now."""
 
     amends: int | None = None
-    """The number of the last signature that you have seen; null for the first one."""
+    """The number of the last signature that you have seen; if there is another one, nothing is signed. Null or left out: not checked."""
 
     reason: str | None = None
     """Why the signature is amended, for all signatures after the first; else null."""

@@ -302,7 +302,7 @@ def test_no_other_form_asks_for_a_password() -> None:
     """A new one belongs above."""
     templates = Path(__file__).parents[2] / "app" / "web" / "templates"
     asking = {path.name for path in templates.glob("*.html") if 'type="password"' in path.read_text()}
-    assert asking == {"login.html", "account.html", "promotion.html"}
+    assert asking == {"login.html", "account.html", "promotion.html", "specimen.html"}
 
 
 @pytest.mark.both_databases

@@ -29,7 +29,7 @@ from ml.specimens.laboratory import (
     fit_shift,
     half_cell_logit,
 )
-from ml.specimens.own_mix import sample_own_mix, sum_expert_shares
+from ml.specimens.own_mix import MOST_SWEEPS, sample_own_mix, sum_expert_shares
 from ml.specimens.reads import choose_reads, reads_are_settled, value_for_decision, value_per_read, value_reads
 from ml.specimens.shares import SpecimenShares, measure_specimen
 from ml.util.arrays import FloatArray, IntArray
@@ -353,7 +353,7 @@ def test_decisions_weigh_costs_and_need_fifty_cells_to_be_below() -> None:
 def test_chains_that_do_not_agree_leave_everything_open() -> None:
     flat = DirichletCpe(np.tile(MIX, (400, 1)), np.full(400, -40.0))
     result = measure_specimen(specimen(flat), [Group("blasts", ("blast",), (Threshold(0.9999),))])
-    assert (result.resolved, result.sweeps) == (False, 240)
+    assert (result.resolved, result.sweeps) == (False, MOST_SWEEPS)
     assert result.groups[0].thresholds[0].decision == "open"
     assert result.groups[0].n_effective < 300
 
