@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from app.labels.corrections import finalize_labels
-from tests.browser.conftest import Person, close_open_requests, given, set_policy, until
+from tests.browser.conftest import Person, close_open_requests, given, set_policy, shown, until
 from tests.support.process import Installation
 from tests.support.service import cell_png
 from tests.support.tiny_release import split_classes, write_tiny_release
@@ -90,9 +90,12 @@ def read_all(person: Person, made: Installation, name: str, n: int) -> None:
     page = person.go("/worklist")
     page.keyboard.press("Enter")
     page.wait_for_selector(".js [data-resident]")
+    case = ""
     for number in range(1, n + 1):
+        until(page, lambda case=case: shown(page) not in {"", case}, "the next cell is shown")
+        case = shown(page)
         page.keyboard.press("m")
-        until(page, lambda number=number: len(given(made, name)) >= number, "the answer is stored")
+        until(page, lambda number=number: len(given(made, name)) >= number, f"answer {number} is stored")
     person.follow("text=Sign out")
     with made.parts() as context:  # which the worker does once a minute
         finalize_labels(context)
