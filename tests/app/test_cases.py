@@ -153,6 +153,9 @@ def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -
     files = {"image": ("x.png", cell_png())}
     without = service.call("admin", "POST", "/v1/cases", files=files, data={"external_id": "a"})
     assert (without.status_code, without.json()["type"]) == (400, "urn:secondread:problem:idempotency-key-missing")
+    assert without.json()["detail"] == (
+        "send an Idempotency-Key header: a new value for each new request, the same value for a retry"
+    )
     first = service.upload("a", cell_png(), "key-1")
     again = service.upload("a", cell_png(), "key-1")  # a new multipart boundary, the same request
     assert (again.status_code, again.json()) == (201, first.json())
@@ -160,6 +163,9 @@ def test_idempotency_key_is_required_replayed_and_not_reused(service: Service) -
     reused = service.upload("b", cell_png(), "key-1")
     assert (reused.status_code, reused.json()["type"]) == (422, "urn:secondread:problem:idempotency-key-reused")
     assert len(service.get("viewer", "/v1/cases").json()["items"]) == 1
+    second, text = service.add_case("c", cell_png(3)), {"text": "one remark"}
+    for case, status in ((first.json(), 201), (second, 422), (first.json(), 201)):  # the same body on another cell
+        assert service.post("admin", f"/v1/cases/{case['id']}/comments", "key-2", json=text).status_code == status
 
 
 def test_a_retry_costs_no_prediction(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

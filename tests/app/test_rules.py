@@ -25,6 +25,7 @@ from app.metrics.secondary_statistics import simulate_designs
 from app.recalibration.change_plan import ChangePlan
 from app.triage.planning import uniform_draw
 from app.triage.rules import (
+    PredictionSummary,
     ReadPlan,
     TriageRule,
     capacity_scale,
@@ -33,10 +34,17 @@ from app.triage.rules import (
     needs_adjudication,
     plan_reads,
     summarise_posterior,
+    summarise_prediction,
 )
 from experiments.worlds.laboratory import AUDIT_RATE, columns_of, open_laboratory, planned
-from ml.distributions.decisions import expected_gain, further_labels_expected, majority_prob
-from ml.distributions.families import DirichletCpe, EnsembleCpe, PointCpe
+from ml.distributions.decisions import (
+    class_intervals,
+    consensus_probs,
+    expected_gain,
+    further_labels_expected,
+    majority_prob,
+)
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from ml.metrics.homogeneity_test import mix_change_of_patients
 from ml.metrics.selection import graded_probabilities, graded_scale
 from tests.support.service import Service, cell_png
@@ -117,6 +125,43 @@ def test_reasons_and_figures_of_a_decision() -> None:
     assert decide_triage(UNSURE, between).decision == "single_read"
     plain = decide_triage(PointCpe(UNSURE.class_probs), replace(RULE, score="expected_gain"))
     assert (plain.reason, plain.expected_gain) == ("disagreement above 0.20 (not calibrated)", None)
+
+
+def test_each_ground_of_a_decision_is_named() -> None:
+    none, gain = replace(RULE, threshold=math.inf), replace(RULE, score="expected_gain", threshold=math.inf)
+    plain = PointCpe(UNSURE.class_probs)
+    assert decide_triage(UNSURE, none).reason == "no threshold for disagreement yet: too few earlier cells"
+    assert decide_triage(UNSURE, gain).reason == "no threshold for expected gain yet: too few earlier cells"
+    for rule in (none, gain):  # a gain needs a concentration
+        reason = "no threshold for disagreement yet: too few earlier cells (not calibrated)"
+        assert decide_triage(plain, rule).reason == reason
+    unlike, unchecked = (decide_triage(SURE, RULE, out_of_distribution=flag) for flag in (True, None))
+    assert unlike.reason == "out of distribution"
+    assert unchecked.reason == "not checked for being out of distribution"
+    for found in (unlike, unchecked):
+        assert (found.pi, found.priority, found.expected_gain) == (1.0, 1.0, None)
+    twin = decide_triage(UNSURE, RULE, near_duplicate=True)
+    reason = "near-duplicate of a cell of this patient with a second read"
+    assert (twin.pi, twin.reason) == (RULE.audit_rate, reason)
+    assert decide_triage(SURE, RULE, near_duplicate=True).reason == "disagreement at most 0.20"  # not selected anyway
+
+
+def test_a_prediction_is_summarised_as_far_as_its_form_goes() -> None:
+    found = summarise_prediction(UNSURE)
+    assert (found.class_probs, found.log_concentration) == (UNSURE.class_probs[0].tolist(), 2.0)
+    assert found.disagreement_prob == UNSURE.disagreement_probs[0]
+    assert (found.disagreement_calibrated, found.disagreement_constant) == (True, False)
+    assert found.class_intervals == [tuple(pair) for pair in class_intervals(UNSURE)[0].tolist()]
+    assert found.consensus == tuple(consensus_probs(UNSURE, of)[0].tolist() for of in (5, 2))
+    members = DirichletMixtureCpe(
+        np.stack([UNSURE.class_probs, SURE.class_probs]), np.full((2, 1), 2.0), np.zeros((2, 1))
+    )
+    assert summarise_prediction(members).log_concentration is None
+    for stated, constant in (([np.nan], False), ([0.3], True)):
+        plain = summarise_prediction(PointCpe(UNSURE.class_probs, stated_disagreement=np.array(stated)))
+        disagreement = 0.3 if constant else float(PointCpe(UNSURE.class_probs).disagreement_probs[0])
+        expected = PredictionSummary(found.class_probs, None, disagreement, False, constant, None, None)
+        assert plain == expected
 
 
 def test_a_posterior_says_what_labels_are_still_to_bring_if_labels_move_it() -> None:
