@@ -20,6 +20,7 @@ from app.maintenance.erasure import erase_patient_everywhere
 from app.specimens.measuring import refresh_stale_specimens
 from tests.app.test_people import GOOD, first_password, go
 from tests.app.test_people import provider as provider
+from tests.app.test_refused_forms import account_of
 from tests.app.test_specimens import GROUP, add_cells, add_specimen, put_policy, shown
 from tests.app.test_today import needs, today
 from tests.support.openid import OpenIdProvider
@@ -197,6 +198,46 @@ def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, le
     assert not [body for body in bodies if "Miller" in body or "S-1" in body or "P1" in body]
     assert sign(service, lead, specimen_id).status_code == 404
     assert not service.faults()
+
+
+@pytest.mark.both_databases
+def test_what_was_shown_before_a_cell_was_erased_is_not_signed(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service, n=2)
+    assert shown(service, specimen_id)["version"] == 1
+    erase_patient_everywhere(service.context, "admin", "S-1 cell 1", "asked for", without_patient=True)
+    (cell,) = service.items("/v1/cases", specimen="S-1")  # before it is measured again
+    assert cell["class_probs_in_specimen"] is None
+    assert sign(service, lead, specimen_id).status_code == 412
+    assert sign(service, lead, specimen_id, version=2).json()["document"]["n_cells"] == 1
+
+
+def test_an_image_that_came_twice_counts_twice_as_on_the_page(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service)
+    service.add_case("copy", cell_png(0), specimen="S-1")
+    assert shown(service, specimen_id)["n_cells"] == 4
+    assert sign(service, lead, specimen_id).json()["document"]["n_cells"] == 4
+
+
+def test_a_signed_version_without_a_field_of_later_ones_is_shown(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service)
+    older = sign(service, lead, specimen_id).json()["document"]
+    del older["assumes"]
+    service.written_past = True
+    with service.context.database.write() as session:
+        change_append_only(session, "specimen_signatures", update(SpecimenSignature).values(document=older))
+    page = service.get("viewer", f"/specimens/{specimen_id}", params={"signed": 1})
+    assert (page.status_code, "These are the shares of signed version 1" in page.text) == (200, True)
+    assert "The intervals leave out" not in page.text
+
+
+def test_a_refused_form_comes_back_without_the_password(service: Service, lead: dict[str, str]) -> None:
+    path = f"/specimens/{specimen_with_cells(service)}"
+    typed = {"form_key": "k", "account": account_of(service), "meaning": "approved", "comment": "typed"}
+    for password, version, status in ((GOOD, "2", 412), ("wrong password 123", "1", 403)):
+        typed |= {"password": password, "version": version}
+        answer = service.client.post(f"{path}/signatures", data=typed, headers={**lead, "Accept": "text/html"})
+        assert (answer.status_code, ">typed</textarea>" in answer.text) == (status, True)
+        assert password not in answer.text
 
 
 @pytest.mark.both_databases
