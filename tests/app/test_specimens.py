@@ -339,6 +339,17 @@ def test_annotators_see_neither_specimens_nor_what_other_cells_tell_of_theirs(se
     specimen_id = add_specimen(service)
     (case_id,) = add_cells(service, "S-1", 1)
     shown(service, specimen_id)
+@pytest.mark.both_databases
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_the_first_and_the_last_of_all_days_are_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    monkeypatch.setattr(service.context.settings, "timezone", zone)
+    for day, status in (("0001-01-01", 422), ("0001-01-02", 200), ("9999-12-30", 200), ("9999-12-31", 422)):
+        for name in ("on", "since"):
+            assert service.get("viewer", "/specimens", params={name: day}).status_code == status, (name, day)
+
+
     for path in ("/v1/specimens", f"/v1/specimens/{specimen_id}", f"/v1/specimens/{specimen_id}/cells"):
         assert service.get("anna", path).status_code == 403
     assert service.answer("anna", case_id, "blast").status_code == 201

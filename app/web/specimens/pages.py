@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
+from pydantic import Field
 
 from app.accounts.service import GuardedRoute, is_sign_in_fresh
 from app.cases import service as cases
@@ -28,7 +29,8 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: Specimens on one page of the list, and earlier ones of a patient that are compared.
 PAGE_LENGTH, EARLIER = 50, 4
 _Text = Annotated[PageText, Query(max_length=200)]
-_Day = Annotated[date | Literal[""], Query()]
+# midnight of the first and the last of all days is no moment in some time zones
+_Day = Annotated[Annotated[date, Field(gt=date.min, lt=date.max)] | Literal[""], Query()]
 
 
 @dataclass(frozen=True)
