@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import ColumnElement, delete, or_, select
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.audit.anchor import append_lines, open_append_only
@@ -309,9 +309,12 @@ def _erase_specimens(
 ) -> list[uuid.UUID]:
     """Forget what was computed of specimens, and what identifies those that have no other cell, which are returned."""
     ids = [specimen.id for specimen in specimens]
-    session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
     left = select(Case.specimen_id).where(Case.specimen_id.in_(ids), Case.erased_at.is_(None))
     with_cells = set(session.execute(left).scalars())
+    # of the others the number of the version stays: what was shown under it is never signed as something else
+    result, forgotten = SpecimenResult.specimen_id, {"basis": "", "document": {"groups": []}, "cells": []}
+    session.execute(delete(SpecimenResult).where(result.in_(set(ids) - with_cells)))
+    session.execute(update(SpecimenResult).where(result.in_(ids)).values(class_probs=b"", **forgotten))
     for specimen in specimens:
         if specimen.id not in with_cells:
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word
