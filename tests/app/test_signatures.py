@@ -10,7 +10,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from app.accounts import people as auth
@@ -24,7 +24,7 @@ from tests.app.test_refused_forms import account_of
 from tests.app.test_specimens import GROUP, add_cells, add_specimen, put_policy, shown
 from tests.app.test_today import needs, today
 from tests.support.openid import OpenIdProvider
-from tests.support.service import Service
+from tests.support.service import Service, cell_png, change_append_only
 
 
 @pytest.fixture

@@ -116,8 +116,9 @@ def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> Spec
     if number is not None:
         if signed is None:
             raise NotFound("there is no such signature")
-        then = {name: signed.document[name] for name in MeasuredShares.model_fields}
-        shown = SpecimenOut.model_validate(shown.model_dump() | then | {"deciding_cells": [], "stale": False})
+        then = {name: value for name, value in signed.document.items() if name in MeasuredShares.model_fields}
+        then = MeasuredShares.model_validate(then).model_dump() | {"deciding_cells": [], "stale": False}
+        shown = SpecimenOut.model_validate(shown.model_dump() | then)
     deciding = [uuid.UUID(one.case) for one in shown.deciding_cells]
     return SpecimenView(
         shown,
@@ -142,16 +143,11 @@ def show_specimen_page(
     chosen: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
     """The differential of a specimen as it is now, or as somebody signed it."""
-    view = _view(page, specimen_id, signed)
-    return page.render("specimen.html", view=view, assigned=assigned, chosen=chosen)
-
-
-def _show_again(specimen_id: uuid.UUID, page: Page) -> Response:
-    return page.render("specimen.html", view=_view(page, specimen_id), assigned=None, chosen=0)
+    return page.render("specimen.html", view=_view(page, specimen_id, signed), assigned=assigned, chosen=chosen)
 
 
 @router.post("/specimens/{specimen_id}/assignments")
-@back_to(_show_again)
+@back_to(show_specimen_page)
 def assign_deciding_cells(
     specimen_id: uuid.UUID,
     once: IdempotentForm,
@@ -179,7 +175,7 @@ _Number = Annotated[int | Literal[""], Form(ge=1, le=2**31 - 1)]
 
 
 @router.post("/specimens/{specimen_id}/signatures")
-@back_to(_show_again)
+@back_to(show_specimen_page)
 def sign_specimen_page(
     specimen_id: uuid.UUID,
     once: IdempotentForm,
