@@ -314,7 +314,7 @@ def _erase_specimens(
     # of the others the number of the version stays: what was shown under it is never signed as something else
     result, forgotten = SpecimenResult.specimen_id, {"basis": "", "document": {"groups": []}, "cells": []}
     session.execute(delete(SpecimenResult).where(result.in_(set(ids) - with_cells)))
-    session.execute(update(SpecimenResult).where(result.in_(ids)).values(class_probs=b"", **forgotten))
+    session.execute(update(SpecimenResult).where(result.in_(ids)).values(class_probs=b"", differs=False, **forgotten))
     for specimen in specimens:
         if specimen.id not in with_cells:
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.accounts import people as auth
 from app.audit.chain.verify_proof import digest_json
-from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenSignature
+from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenResult, SpecimenSignature
 from app.maintenance.erasure import erase_patient_everywhere
 from app.specimens.measuring import refresh_stale_specimens
 from tests.app.test_people import GOOD, first_password, go
@@ -204,11 +204,15 @@ def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, le
 def test_what_was_shown_before_a_cell_was_erased_is_not_signed(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service, n=2)
     assert shown(service, specimen_id)["version"] == 1
+    assert sign(service, lead, specimen_id).status_code == 201
+    service.change(update(SpecimenResult).values(differs=True))
     erase_patient_everywhere(service.context, "admin", "S-1 cell 1", "asked for", without_patient=True)
+    assert f"/specimens/{specimen_id}" not in today(service)  # no notice without a sentence
     (cell,) = service.items("/v1/cases", specimen="S-1")  # before it is measured again
     assert cell["class_probs_in_specimen"] is None
-    assert sign(service, lead, specimen_id).status_code == 412
-    assert sign(service, lead, specimen_id, version=2).json()["document"]["n_cells"] == 1
+    again = {"amends": 1, "reason": "a cell less"}
+    assert sign(service, lead, specimen_id, **again).status_code == 412
+    assert sign(service, lead, specimen_id, version=2, **again).json()["document"]["n_cells"] == 1
 
 
 def test_an_image_that_came_twice_counts_twice_as_on_the_page(service: Service, lead: dict[str, str]) -> None:
