@@ -176,12 +176,11 @@ def erase_patient_rows(
     specimens = _lock_specimens(session, Specimen.patient.in_(patients), *whom.conditions())
     cases = _lock_cases(session, *whom.conditions())
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
-    names += [specimen.external_id for specimen in specimens]
-    external_ids = [case.external_id for case in cases]
+    names += [one.external_id for one in (*specimens, *cases)]
     rows = _import_rows(session, cases, specimens, *patients)
     if not cases and not rows and not specimens:
         raise NotFound("there is no case of this patient")
-    if _contains_word(reason, [*names, *external_ids]):
+    if _contains_word(reason, names):
         raise Conflict("the reason is kept in the audit, and names the patient; give another one")
     return _erase_and_record(session, context, actor, reason, _Erased(cases, specimens, rows))
 

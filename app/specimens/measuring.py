@@ -295,8 +295,7 @@ def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
             return
         measured = measure(session, specimen_id)
     with context.database.write() as session:
-        # of two that measure at once, the second one waits here and stores the same; a specimen is locked before its
-        # cases. Compared before the wait, the shares of cells that are erased meanwhile would come back.
+        # a specimen is locked before its cases, and compared after the wait: some of them may be erased meanwhile
         locked = session.get_one(Specimen, specimen_id, with_for_update={"key_share": True})
         if locked.erased_at is None and bases_of(session, [specimen_id])[specimen_id] == basis:
             _store(session, specimen_id, measured, basis.digest)

@@ -29,8 +29,7 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: Specimens on one page of the list, and earlier ones of a patient that are compared.
 PAGE_LENGTH, EARLIER = 50, 4
 _Text = Annotated[PageText, Query(max_length=200)]
-# midnight of the first and the last of all days is no moment in some time zones
-_Day = Annotated[Annotated[date, Field(gt=date.min, lt=date.max)] | Literal[""], Query()]
+_Day = Annotated[Annotated[date, Field(gt=date.min, lt=date.max)] | Literal[""], Query()]  # days with midnights in UTC
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,7 @@ def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> Spec
         if signed is None:
             raise NotFound("there is no such signature")
         then = {name: value for name, value in signed.document.items() if name in MeasuredShares.model_fields}
-        then = MeasuredShares.model_validate(then).model_dump() | {"deciding_cells": [], "stale": False}
-        shown = SpecimenOut.model_validate(shown.model_dump() | then)
+        shown = shown.model_copy(update=vars(MeasuredShares(**then)) | {"deciding_cells": [], "stale": False})
     deciding = [uuid.UUID(one.case) for one in shown.deciding_cells]
     return SpecimenView(
         shown,
