@@ -294,6 +294,7 @@ def test_a_person_of_single_sign_on_signs_after_a_fresh_sign_in(service: Service
         (fresh, {"auth_time": None}),
         (fresh, {"auth_time": now - 301}),
         (fresh, {"auth_time": now + 3600}),
+        (fresh, {"auth_time": 1000 * now}),  # in milliseconds, as some providers tell it
     ):
         refused = sign(service, signed_in(path, **spoil), specimen_id, password=None)
         assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "sign-in-too-old")
