@@ -13,7 +13,7 @@ from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.cases.schemas import CaseIn
 from app.database.tables import Case, Specimen, new_id
-from app.http.errors import Conflict, NotFound
+from app.http.errors import Conflict, InvalidValue
 from app.http.principal import Principal
 
 #: Cells of a specimen at most, erased ones left out: its shares are computed from all of them together.
@@ -48,7 +48,7 @@ def find_specimen(session: Session, name: str) -> Specimen | None:
     with suppress(ValueError):
         found = found or session.get(Specimen, uuid.UUID(name))
     if found is not None and found.erased_at is not None:
-        raise NotFound("there is no such specimen")
+        raise InvalidValue("there is no such specimen")
     return found
 
 

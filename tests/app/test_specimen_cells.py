@@ -327,5 +327,5 @@ def test_an_erased_specimen_takes_no_cell(service: Service) -> None:
     assert send(service, to, sample(1)).status_code == 404
     assert send(service, to, sample(51)).status_code == 404
     for name in (to, "S-1"):
-        assert service.upload("a", cell_png(1), specimen=name).status_code == 404
+        assert service.upload("a", cell_png(1), specimen=name).status_code == 422
     assert n_cases(service) == 0
