@@ -176,7 +176,7 @@ def erase_patient_rows(
     specimens = _lock_specimens(session, Specimen.patient.in_(patients), *whom.conditions())
     cases = _lock_cases(session, *whom.conditions())
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
-    names += [one.external_id for one in (*specimens, *cases)]
+    names += [one.external_id for one in specimens] + [one.external_id for one in cases]
     rows = _import_rows(session, cases, specimens, *patients)
     if not cases and not rows and not specimens:
         raise NotFound("there is no case of this patient")

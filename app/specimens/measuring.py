@@ -47,7 +47,7 @@ from app.triage.service import (
     sum_values,
 )
 from ml.annotations import Annotations
-from ml.messages import Message
+from ml.messages import Message, from_json, to_json
 from ml.specimens.cells import MOST_DRAWS, Group, NamedReads
 from ml.specimens.cells import Specimen as SpecimenOfCells
 from ml.specimens.laboratory import GroupKnowledge, Laboratory
@@ -303,7 +303,7 @@ def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
 
 def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: str) -> None:
     _bring_forward(session, specimen_id, {uuid.UUID(one.case) for one in measured.shares.deciding_cells})
-    before, document = session.get(SpecimenResult, specimen_id), measured.shares.model_dump(mode="json")
+    before, document = session.get(SpecimenResult, specimen_id), from_json(to_json(measured.shares.model_dump()))
     version, signature = 0 if before is None else before.version, latest_signature(session, specimen_id)
     result = SpecimenResult(
         specimen_id=specimen_id,

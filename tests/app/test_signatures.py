@@ -234,6 +234,16 @@ def test_a_signed_version_without_a_field_of_later_ones_is_shown(service: Servic
     assert "The intervals leave out" not in page.text
 
 
+def test_warnings_are_in_the_language_of_the_page(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service)
+    signed = sign(service, lead, specimen_id).json()
+    assert signed["digest"] == digest_json(signed["document"])
+    for version in ({}, {"signed": 1}):
+        page = service.get("viewer", f"/specimens/{specimen_id}", params=version, headers={"Accept-Language": "de"})
+        assert "Weniger als 20 Zellbilder: die Klassenmischung" in page.text
+    assert not service.faults()
+
+
 def test_a_refused_form_comes_back_without_the_password(service: Service, lead: dict[str, str]) -> None:
     path = f"/specimens/{specimen_with_cells(service)}"
     typed = {"form_key": "k", "account": account_of(service), "meaning": "approved", "comment": "typed"}
