@@ -131,7 +131,7 @@ async def finish_oidc_sign_in(
     at = claims.get("auth_time")
     return OidcSignIn(
         f"{provider.issuer} {claims['sub']}",
-        datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None,
+        datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) and 0 <= at < 2**37 else None,
         None if specimen is None else uuid.UUID(specimen),
     )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -12,7 +13,7 @@ from app.audit.chain import events
 from app.audit.chain.keys import AuditKeys
 from app.cases.schemas import CaseIn
 from app.database.tables import Case, Specimen, new_id
-from app.http.errors import Conflict
+from app.http.errors import Conflict, InvalidValue
 from app.http.principal import Principal
 
 #: Cells of a specimen at most, erased ones left out: its shares are computed from all of them together.
@@ -42,14 +43,13 @@ def specimen_digest(external_id: str) -> str:
 
 
 def find_specimen(session: Session, name: str) -> Specimen | None:
-    """Find a specimen by its external id, or by its identifier."""
+    """Find a specimen by its external id, or by its identifier; one that is erased is refused."""
     found = session.execute(select(Specimen).where(Specimen.external_id == name)).scalar_one_or_none()
-    if found is not None:
-        return found
-    try:
-        return session.get(Specimen, uuid.UUID(name))
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        found = found or session.get(Specimen, uuid.UUID(name))
+    if found is not None and found.erased_at is not None:
+        raise InvalidValue("there is no such specimen")
+    return found
 
 
 def with_fields_of_specimen(session: Session, fields: CaseIn, planned: SpecimenFields | None = None) -> CaseIn:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import ColumnElement, delete, or_, select
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.audit.anchor import append_lines, open_append_only
@@ -176,12 +176,11 @@ def erase_patient_rows(
     specimens = _lock_specimens(session, Specimen.patient.in_(patients), *whom.conditions())
     cases = _lock_cases(session, *whom.conditions())
     names = [name for name in (whom.patient, whom.external_id) if name is not None]
-    names += [specimen.external_id for specimen in specimens]
-    external_ids = [case.external_id for case in cases]
-    rows = _import_rows(session, [case.id for case in cases], external_ids, *patients)
+    names += [one.external_id for one in specimens] + [one.external_id for one in cases]
+    rows = _import_rows(session, cases, specimens, *patients)
     if not cases and not rows and not specimens:
         raise NotFound("there is no case of this patient")
-    if _contains_word(reason, [*names, *external_ids]):
+    if _contains_word(reason, names):
         raise Conflict("the reason is kept in the audit, and names the patient; give another one")
     return _erase_and_record(session, context, actor, reason, _Erased(cases, specimens, rows))
 
@@ -196,8 +195,7 @@ def repeat_erasure(session: Session, context: ServiceContext, line: ErasureLine)
     specimens = _lock_specimens(session, listed_specimens, Case.id.in_(line.cases), Case.erased_at.is_(None))
     cases = _lock_cases(session, Case.id.in_(line.cases), Case.erased_at.is_(None))
     patients = {case.patient for case in cases if case.patient is not None}
-    external_ids = [case.external_id for case in cases]
-    rows = {_row_name(row): row for row in _import_rows(session, [case.id for case in cases], external_ids, *patients)}
+    rows = {_row_name(row): row for row in _import_rows(session, cases, specimens, *patients)}
     jobs = {uuid.UUID(name.partition("/")[0]) for name in line.import_rows}
     for row in session.execute(select(ImportRow).where(ImportRow.job_id.in_(jobs)).with_for_update()).scalars():
         if _row_name(row) in line.import_rows:
@@ -221,13 +219,15 @@ def _row_name(row: ImportRow) -> str:
 
 
 def _import_rows(
-    session: Session, case_ids: Sequence[uuid.UUID], external_ids: Sequence[str], *patients: str
+    session: Session, cases: Sequence[Case], specimens: Sequence[Specimen], *patients: str
 ) -> list[ImportRow]:
-    # Checks name a case beside others that have its image. Of files that an import ignored nobody knows whom their
-    # names are about: those of the same imports all go.
-    conditions = [ImportRow.patient.in_(patients)]
-    conditions += [ImportRow.case_id.in_(case_ids), ImportRow.external_id.in_(external_ids)]
-    conditions.append(ImportRow.detail.in_([same_image_as(name) for name in external_ids]))
+    # Checks name a case beside others that have its image, and rows that were refused their specimen. Of files that an
+    # import ignored nobody knows whom their names are about: those of the same imports all go.
+    ids, external_ids = [case.id for case in cases], [case.external_id for case in cases]
+    names = [f'"name": {json.dumps(specimen.external_id, ensure_ascii=False)}' for specimen in specimens]
+    conditions = [ImportRow.detail.contains(name, autoescape=True) for name in names]
+    conditions += [ImportRow.detail.in_([same_image_as(name) for name in external_ids])]
+    conditions += [ImportRow.patient.in_(patients), ImportRow.case_id.in_(ids), ImportRow.external_id.in_(external_ids)]
     rows = list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
     row_keys, imports = {(row.job_id, row.row) for row in rows}, {row.job_id for row in rows}
     ignored = select(ImportRow).where(ImportRow.status == "ignored", ImportRow.job_id.in_(imports)).with_for_update()
@@ -308,9 +308,12 @@ def _erase_specimens(
 ) -> list[uuid.UUID]:
     """Forget what was computed of specimens, and what identifies those that have no other cell, which are returned."""
     ids = [specimen.id for specimen in specimens]
-    session.execute(delete(SpecimenResult).where(SpecimenResult.specimen_id.in_(ids)))
     left = select(Case.specimen_id).where(Case.specimen_id.in_(ids), Case.erased_at.is_(None))
     with_cells = set(session.execute(left).scalars())
+    # of the others the number of the version stays: what was shown under it is never signed as something else
+    result, forgotten = SpecimenResult.specimen_id, {"basis": "", "document": {"groups": []}, "cells": []}
+    session.execute(delete(SpecimenResult).where(result.in_(set(ids) - with_cells)))
+    session.execute(update(SpecimenResult).where(result.in_(ids)).values(class_probs=b"", differs=False, **forgotten))
     for specimen in specimens:
         if specimen.id not in with_cells:
             specimen.external_id, specimen.patient = f"erased-{specimen.id}", word

@@ -47,7 +47,7 @@ from app.triage.service import (
     sum_values,
 )
 from ml.annotations import Annotations
-from ml.messages import Message
+from ml.messages import Message, from_json, to_json
 from ml.specimens.cells import MOST_DRAWS, Group, NamedReads
 from ml.specimens.cells import Specimen as SpecimenOfCells
 from ml.specimens.laboratory import GroupKnowledge, Laboratory
@@ -295,15 +295,15 @@ def refresh_specimen(context: ServiceContext, specimen_id: uuid.UUID) -> None:
             return
         measured = measure(session, specimen_id)
     with context.database.write() as session:
-        if bases_of(session, [specimen_id])[specimen_id] == basis:  # else it has changed again: the next one stores
+        # a specimen is locked before its cases, and compared after the wait: some of them may be erased meanwhile
+        locked = session.get_one(Specimen, specimen_id, with_for_update={"key_share": True})
+        if locked.erased_at is None and bases_of(session, [specimen_id])[specimen_id] == basis:
             _store(session, specimen_id, measured, basis.digest)
 
 
 def _store(session: Session, specimen_id: uuid.UUID, measured: Measured, basis: str) -> None:
-    # of two that measure at once, the second one waits here and stores the same; a specimen is locked before its cases
-    session.execute(select(Specimen.id).where(Specimen.id == specimen_id).with_for_update(key_share=True))
     _bring_forward(session, specimen_id, {uuid.UUID(one.case) for one in measured.shares.deciding_cells})
-    before, document = session.get(SpecimenResult, specimen_id), measured.shares.model_dump(mode="json")
+    before, document = session.get(SpecimenResult, specimen_id), from_json(to_json(measured.shares.model_dump()))
     version, signature = 0 if before is None else before.version, latest_signature(session, specimen_id)
     result = SpecimenResult(
         specimen_id=specimen_id,

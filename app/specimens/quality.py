@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 
 import numpy as np
 from scipy.special import expit, logit
@@ -83,7 +83,8 @@ def daily_shares(
     """Shares of the slides by day of collection, else of receipt; of the first group unless one is named."""
     at, live = func.coalesce(Specimen.collected_at, Specimen.created_at), Specimen.erased_at.is_(None)
     sites = session.execute(select(Specimen.site).where(live).distinct().order_by(Specimen.site)).scalars()
-    found = select(at, SpecimenResult.document["groups"]).where(live, at <= now)
+    earliest = datetime(1, 1, 2, tzinfo=UTC)  # in some time zones no moment before has a day
+    found = select(at, SpecimenResult.document["groups"]).where(live, at.between(earliest, now))
     found = found.join(SpecimenResult, SpecimenResult.specimen_id == Specimen.id).order_by(at.desc()).limit(_READ)
     rows = session.execute(found.where(Specimen.site == site) if site else found).all()
     named = next(([one["group"] for one in row[1]] for row in rows if row[1]), [])

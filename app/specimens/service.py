@@ -190,9 +190,7 @@ def tables_of_specimens(session: Session, case_ids: Sequence[uuid.UUID]) -> tupl
     columns: dict[str, list[str]] = {name: [] for name in _COLUMNS}
     for one in specimens_out(session, rows):
         for group in one.groups:
-            signed = (
-                (None, None) if one.signature is None else (one.signature.number, one.signature.signed_at.isoformat())
-            )
+            signed = (None, None) if (last := one.signature) is None else (last.number, last.signed_at.isoformat())
             about = (one.external_id, one.patient, one.site, one.state, *signed, one.n_cells, group.group, group.count)
             shares = [number for share in (group.slide, group.patient) for number in (share.share, *share.interval)]
             for name, value in zip(_COLUMNS, (*about, *shares), strict=True):

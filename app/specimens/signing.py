@@ -45,13 +45,13 @@ def sign_specimen(call: Call, specimen_id: uuid.UUID, body: SignatureIn) -> tupl
     existing_specimen(session, specimen_id)
     before, result = latest_signature(session, specimen_id), session.get(SpecimenResult, specimen_id)
     _require_seen(before, body)
-    basis = bases_of(session, [specimen_id])[specimen_id].digest
-    if result is None or result.basis != basis or body.version not in {None, result.version}:
+    basis = bases_of(session, [specimen_id])[specimen_id]
+    if result is None or result.basis != basis.digest or body.version not in {None, result.version}:
         raise PreconditionFailed("the shares have changed since they were shown; look at them again")
     if not result.cells:
         raise Conflict("the specimen has no cells, so there is nothing to sign")
     shown = {"specimen": str(specimen_id), "version": result.version, "policy": current_policy(session).version}
-    document = {**result.document, **shown}
+    document = {**result.document, **shown, "n_cells": basis.n_cells}
     signature = SpecimenSignature(
         id=new_id(),
         specimen_id=specimen_id,

@@ -130,6 +130,9 @@ def _require_known_classes(session: Session, body: PolicyIn) -> None:
         if known and code not in known:
             fault = Message("there is no class {name}; choose one of {classes}", name=code, classes=", ".join(known))
             _refuse(where, fault)
+    for name in [group.group for group in body.reporting_groups if group.group not in group.classes]:
+        if name in known:
+            _refuse("reporting_groups", Message("{name} is the code of a class that is not in this group", name=name))
 
 
 def add_policy(session: Session, keys: AuditKeys, principal: Principal, body: PolicyIn) -> tuple[int, PolicyOut]:

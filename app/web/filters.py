@@ -106,12 +106,11 @@ TERMS = (
     # kinds and strengths of image shifts
     *("unshifted", "half magnification", "double magnification", "off centre", "defocus", "hue"),
     *("stain density", "brightness", "compression", "noise", "none", "mild", "standard"),
-    # decisions at the thresholds of specimens, and what signatures stand for
-    *("above", "below", "reviewed", "approved"),
+    # decisions at a threshold, states of specimens, what signatures stand for and what intervals leave out
+    *("above", "below", "decided", "signed", "reviewed", "approved"),
+    *("annotator variance unknown", "cells independent within the specimen", "label is the truth of a cell"),
     # purposes of sets, names of releases, ways to fit
     *("training", "qualification", "champion", "challenger"),
-    # states of specimens, and decisions at a threshold
-    *("decided", "signed", "above", "below"),
 )
 
 

@@ -143,6 +143,7 @@ def test_thresholds_are_typed_in_per_cent(service: Service, typed: str, threshol
         ("young", "blast", "5% × 0", "Must be more than 0"),
         ("young", "plasma", "5%", "here is no class plasma"),
         ("young", "blast,blast", "5%", "belongs to young and to young"),
+        ("monocyte", "blast", "5%", "onocyte is the code of a class that is not in this group"),
     ],
 )
 def test_a_wrong_group_comes_back_with_the_fault_beside_it(

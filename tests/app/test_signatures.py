@@ -10,20 +10,21 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from app.accounts import people as auth
 from app.audit.chain.verify_proof import digest_json
-from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenSignature
+from app.database.tables import AuditEvent, IdempotencyRecord, SpecimenRemark, SpecimenResult, SpecimenSignature
 from app.maintenance.erasure import erase_patient_everywhere
 from app.specimens.measuring import refresh_stale_specimens
 from tests.app.test_people import GOOD, first_password, go
 from tests.app.test_people import provider as provider
+from tests.app.test_refused_forms import account_of
 from tests.app.test_specimens import GROUP, add_cells, add_specimen, put_policy, shown
 from tests.app.test_today import needs, today
 from tests.support.openid import OpenIdProvider
-from tests.support.service import Service
+from tests.support.service import Service, cell_png, change_append_only
 
 
 @pytest.fixture
@@ -200,6 +201,60 @@ def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, le
 
 
 @pytest.mark.both_databases
+def test_what_was_shown_before_a_cell_was_erased_is_not_signed(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service, n=2)
+    assert shown(service, specimen_id)["version"] == 1
+    assert sign(service, lead, specimen_id).status_code == 201
+    service.change(update(SpecimenResult).values(differs=True))
+    erase_patient_everywhere(service.context, "admin", "S-1 cell 1", "asked for", without_patient=True)
+    assert f"/specimens/{specimen_id}" not in today(service)  # no notice without a sentence
+    (cell,) = service.items("/v1/cases", specimen="S-1")  # before it is measured again
+    assert cell["class_probs_in_specimen"] is None
+    again = {"amends": 1, "reason": "a cell less"}
+    assert sign(service, lead, specimen_id, **again).status_code == 412
+    assert sign(service, lead, specimen_id, version=2, **again).json()["document"]["n_cells"] == 1
+
+
+def test_an_image_that_came_twice_counts_twice_as_on_the_page(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service)
+    service.add_case("copy", cell_png(0), specimen="S-1")
+    assert shown(service, specimen_id)["n_cells"] == 4
+    assert sign(service, lead, specimen_id).json()["document"]["n_cells"] == 4
+
+
+def test_a_signed_version_without_a_field_of_later_ones_is_shown(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service)
+    older = sign(service, lead, specimen_id).json()["document"]
+    del older["assumes"]
+    service.written_past = True
+    with service.context.database.write() as session:
+        change_append_only(session, "specimen_signatures", update(SpecimenSignature).values(document=older))
+    page = service.get("viewer", f"/specimens/{specimen_id}", params={"signed": 1})
+    assert (page.status_code, "These are the shares of signed version 1" in page.text) == (200, True)
+    assert "The intervals leave out" not in page.text
+
+
+def test_warnings_are_in_the_language_of_the_page(service: Service, lead: dict[str, str]) -> None:
+    specimen_id = specimen_with_cells(service)
+    signed = sign(service, lead, specimen_id).json()
+    assert signed["digest"] == digest_json(signed["document"])
+    for version in ({}, {"signed": 1}):
+        page = service.get("viewer", f"/specimens/{specimen_id}", params=version, headers={"Accept-Language": "de"})
+        assert "Weniger als 20 Zellbilder: die Klassenmischung" in page.text
+    assert not service.faults()
+
+
+def test_a_refused_form_comes_back_without_the_password(service: Service, lead: dict[str, str]) -> None:
+    path = f"/specimens/{specimen_with_cells(service)}"
+    typed = {"form_key": "k", "account": account_of(service), "meaning": "approved", "comment": "typed"}
+    for password, version, status in ((GOOD, "2", 412), ("wrong password 123", "1", 403)):
+        typed |= {"password": password, "version": version}
+        answer = service.client.post(f"{path}/signatures", data=typed, headers={**lead, "Accept": "text/html"})
+        assert (answer.status_code, ">typed</textarea>" in answer.text) == (status, True)
+        assert password not in answer.text
+
+
+@pytest.mark.both_databases
 def test_a_label_that_changes_a_decision_is_told_to_the_signer_alone(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service, n=21)
     other = another_lead(service)
@@ -249,6 +304,7 @@ def test_a_person_of_single_sign_on_signs_after_a_fresh_sign_in(service: Service
         (fresh, {"auth_time": None}),
         (fresh, {"auth_time": now - 301}),
         (fresh, {"auth_time": now + 3600}),
+        (fresh, {"auth_time": 1000 * now}),  # in milliseconds, as some providers tell it
     ):
         refused = sign(service, signed_in(path, **spoil), specimen_id, password=None)
         assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "sign-in-too-old")

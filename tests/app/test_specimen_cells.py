@@ -307,10 +307,25 @@ def test_nobody_finds_an_erased_cell_in_the_answer_of_its_upload(service: Servic
     assert not [answer for answer in kept if "Jane" in answer or "John" in answer]
 
 
+@pytest.mark.both_databases
+def test_no_row_of_an_import_names_an_erased_specimen(service: Service) -> None:
+    for name, patient in (('Zoë_"Doe"', "p1"), ("Zoë", "p2")):
+        specimen(service, name, patient)
+    asked = send_archive(service, in_specimens('a,p3,,"Zoë_""Doe""" b,p3,,Zoë c,,,"Zoë_""Doe"""')).json()
+    work_off(service.context)
+    before = rows_of(service, asked)
+    assert [status for _, status, _ in before] == ["failed", "failed", "created"]
+    erase_patient_everywhere(service.context, "lead", "p1", "asked")
+    (name, _, detail), kept, _ = rows_of(service, asked)
+    assert (name.partition("-")[0], detail, kept) == ("erased", "", before[1])
+
+
 def test_an_erased_specimen_takes_no_cell(service: Service) -> None:
     to = specimen(service)
     service.written_past = True
     service.change(text("UPDATE specimens SET erased_at = '2026-01-01 00:00:00.000000'"))
     assert send(service, to, sample(1)).status_code == 404
     assert send(service, to, sample(51)).status_code == 404
+    for name in (to, "S-1"):
+        assert service.upload("a", cell_png(1), specimen=name).status_code == 422
     assert n_cases(service) == 0

@@ -70,7 +70,10 @@ def put_share(service: Service, name: str, at: datetime, share: float, **fields:
 
 def shown(service: Service, now: datetime, **asked: str) -> DailyShares:
     with service.context.database.read() as session:
-        return daily_shares(session, now, ZoneInfo("Europe/Berlin"), 30, **asked)
+        west = daily_shares(session, now, ZoneInfo("America/New_York"), 30, **asked)
+        berlin = daily_shares(session, now, ZoneInfo("Europe/Berlin"), 30, **asked)
+        assert west.n_specimens == berlin.n_specimens
+        return berlin
 
 
 @pytest.mark.both_databases
@@ -79,6 +82,7 @@ def test_a_day_is_the_laboratorys_and_an_erased_specimen_has_none(service: Servi
     put_share(service, "late", datetime(2026, 6, 20, 22, 30, tzinfo=UTC), 0.1, site="north")
     put_share(service, "early", datetime(2026, 6, 21, 21, 30, tzinfo=UTC), 0.3, site="south")
     put_share(service, "old", datetime(2026, 5, 2, tzinfo=UTC), 0.5)
+    put_share(service, "unknown", datetime(1, 1, 1, tzinfo=UTC), 0.9)  # as some programs write it
     put_share(service, "future", datetime(2026, 7, 2, tzinfo=UTC), 0.9)
     put_share(service, "gone", datetime(2026, 6, 22, tzinfo=UTC), 0.9, patient="P2", site="west")
     add_specimen(service, "empty")

@@ -4,12 +4,13 @@ import csv
 import json
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import column, select, table
 
 from app.database.tables import (
     AuditEvent,
@@ -22,8 +23,9 @@ from app.database.tables import (
     utc_now,
 )
 from app.maintenance.erasure import erase_patient_everywhere
+from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from app.specimens.learning import learn_from_specimens
-from app.specimens.measuring import refresh_stale_specimens
+from app.specimens.measuring import refresh_specimen, refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
 from ml.specimens.cells import Group, Threshold
 from ml.specimens.shares import measure_specimen
@@ -31,7 +33,10 @@ from tests.app.test_leases import classes_of
 from tests.app.test_reader_models import put_model, switch, two_readers
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png, store
+from tests.support.waiting import wait_until
 
+#: Sessions of PostgreSQL that wait for a row.
+_WAITING = select(column("pid")).select_from(table("pg_locks")).where(~column("granted"))
 GROUP = {"group": "blasts", "classes": ["blast"], "thresholds": [{"at": 0.2, "miss_cost": 5}]}
 
 
@@ -334,6 +339,17 @@ def test_specimens_are_listed_by_state_patient_and_site(service: Service) -> Non
     assert service.get("viewer", f"/v1/specimens/{uuid.uuid4()}").status_code == 404
 
 
+@pytest.mark.both_databases
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_the_first_and_the_last_of_all_days_are_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    monkeypatch.setattr(service.context.settings, "timezone", zone)
+    for day, status in (("0001-01-01", 422), ("0001-01-02", 200), ("9999-12-30", 200), ("9999-12-31", 422)):
+        for name in ("on", "since"):
+            assert service.get("viewer", "/specimens", params={name: day}).status_code == status, (name, day)
+
+
 def test_annotators_see_neither_specimens_nor_what_other_cells_tell_of_theirs(service: Service) -> None:
     put_policy(service, reporting_groups=[GROUP])
     specimen_id = add_specimen(service)
@@ -364,6 +380,19 @@ def test_an_erased_patient_leaves_no_specimen(service: Service) -> None:
     assert not service.faults()
     add_specimen(service, "S-gone", patient="P3")
     assert shown(service, kept)["n_cells"] == 2
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_shares_of_cells_that_are_erased_meanwhile_are_not_stored(service: Service) -> None:
+    specimen_id = add_specimen(service, patient="P1")
+    add_cells(service, "S-1", 2)
+    with ThreadPoolExecutor(1) as threads:
+        with service.context.database.write() as session:
+            erase_patient_rows(session, service.context, "admin", ErasureTarget("P1"), "asked for")
+            measuring = threads.submit(refresh_specimen, service.context, uuid.UUID(specimen_id))
+            wait_until(lambda: bool(service.rows(_WAITING)), 20, "nobody waits for the erasure")
+        measuring.result(20)
+    assert service.scalars(select(SpecimenResult.specimen_id)) == []
 
 
 @pytest.mark.slow

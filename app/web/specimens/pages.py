@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
+from pydantic import Field
 
 from app.accounts.service import GuardedRoute, is_sign_in_fresh
 from app.cases import service as cases
@@ -28,7 +29,7 @@ router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: Specimens on one page of the list, and earlier ones of a patient that are compared.
 PAGE_LENGTH, EARLIER = 50, 4
 _Text = Annotated[PageText, Query(max_length=200)]
-_Day = Annotated[date | Literal[""], Query()]
+_Day = Annotated[Annotated[date, Field(gt=date.min, lt=date.max)] | Literal[""], Query()]  # days with midnights in UTC
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> Spec
     if number is not None:
         if signed is None:
             raise NotFound("there is no such signature")
-        then = {name: signed.document[name] for name in MeasuredShares.model_fields}
-        shown = SpecimenOut.model_validate(shown.model_dump() | then | {"deciding_cells": [], "stale": False})
+        then = {name: value for name, value in signed.document.items() if name in MeasuredShares.model_fields}
+        shown = shown.model_copy(update=vars(MeasuredShares(**then)) | {"deciding_cells": [], "stale": False})
     deciding = [uuid.UUID(one.case) for one in shown.deciding_cells]
     return SpecimenView(
         shown,
@@ -140,16 +141,11 @@ def show_specimen_page(
     chosen: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
     """The differential of a specimen as it is now, or as somebody signed it."""
-    view = _view(page, specimen_id, signed)
-    return page.render("specimen.html", view=view, assigned=assigned, chosen=chosen)
-
-
-def _show_again(specimen_id: uuid.UUID, page: Page) -> Response:
-    return page.render("specimen.html", view=_view(page, specimen_id), assigned=None, chosen=0)
+    return page.render("specimen.html", view=_view(page, specimen_id, signed), assigned=assigned, chosen=chosen)
 
 
 @router.post("/specimens/{specimen_id}/assignments")
-@back_to(_show_again)
+@back_to(show_specimen_page)
 def assign_deciding_cells(
     specimen_id: uuid.UUID,
     once: IdempotentForm,
@@ -177,7 +173,7 @@ _Number = Annotated[int | Literal[""], Form(ge=1, le=2**31 - 1)]
 
 
 @router.post("/specimens/{specimen_id}/signatures")
-@back_to(_show_again)
+@back_to(show_specimen_page)
 def sign_specimen_page(
     specimen_id: uuid.UUID,
     once: IdempotentForm,
