@@ -203,6 +203,7 @@ def test_who_may_not_read_cells_gets_nothing(service: Service) -> None:
     assert [service.get(who, PATH).status_code for who in callers] == [401, 403, 403, 403]
 
 
+@pytest.mark.slow_on_second_database
 @both_databases
 def test_releases_are_those_that_the_caller_may_list_and_the_champion(service: Service, tmp_path: Path) -> None:
     add_program(service, "cells", "cases:read")

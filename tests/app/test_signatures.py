@@ -58,6 +58,7 @@ def signatures(service: Service, specimen_id: str) -> list[dict[str, Any]]:
     return list(service.document(f"/v1/specimens/{specimen_id}/signatures")["items"])
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_signature_keeps_what_was_shown(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service, patient="P-secret")
@@ -135,6 +136,8 @@ def test_a_password_does_not_enter_the_stored_digest_of_a_request(service: Servi
     assert (again.headers.get("Idempotent-Replayed"), again.json()) == ("true", signed.json())
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service)
     (cell, *_) = [row["id"] for row in service.items(f"/v1/specimens/{specimen_id}/cells")]
@@ -149,6 +152,8 @@ def test_only_what_is_shown_now_is_signed(service: Service, lead: dict[str, str]
     assert sign(service, lead, empty).status_code == 409
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_amendment_is_a_further_version_with_a_reason(
     service: Service, lead: dict[str, str], tmp_path: Path
 ) -> None:
@@ -185,6 +190,7 @@ def test_of_two_leads_who_sign_at_once_one_does(service: Service, lead: dict[str
     assert not service.faults()
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service, patient="P1")
@@ -200,6 +206,7 @@ def test_an_erased_patient_leaves_the_numbers_of_signatures(service: Service, le
     assert not service.faults()
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_what_was_shown_before_a_cell_was_erased_is_not_signed(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service, n=2)
@@ -254,6 +261,8 @@ def test_a_refused_form_comes_back_without_the_password(service: Service, lead: 
         assert password not in answer.text
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.both_databases
 def test_a_label_that_changes_a_decision_is_told_to_the_signer_alone(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service, n=21)
@@ -282,6 +291,8 @@ def test_a_label_that_changes_a_decision_is_told_to_the_signer_alone(service: Se
     assert not service.faults()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_person_of_single_sign_on_signs_after_a_fresh_sign_in(service: Service, provider: OpenIdProvider) -> None:
     specimen_id = specimen_with_cells(service)
     with service.context.database.write() as session:

@@ -63,6 +63,7 @@ def rows_of(service: Service, job: dict[str, Any]) -> list[tuple[str, str, str]]
     return [(row["external_id"], row["status"], row["detail"]) for row in shown["rows"]]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_every_cell_has_its_result_in_order_and_a_retry_the_same(service: Service) -> None:
     to, planned = specimen(service), list[str]()
@@ -141,6 +142,7 @@ def test_a_retry_goes_on_after_a_crash_and_stores_nothing_twice(
         assert [one[name] for one in results] == [one[name] for one in answer.json()["results"]]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_full_specimen_refuses_a_further_cell_and_answers_those_it_has(
     service: Service, monkeypatch: pytest.MonkeyPatch
@@ -294,6 +296,7 @@ def test_an_import_with_a_column_of_specimens_plans_each_of_them(
     assert len(planned) == 2
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_nobody_finds_an_erased_cell_in_the_answer_of_its_upload(service: Service) -> None:
     to = specimen(service, patient=None)
@@ -307,6 +310,7 @@ def test_nobody_finds_an_erased_cell_in_the_answer_of_its_upload(service: Servic
     assert not [answer for answer in kept if "Jane" in answer or "John" in answer]
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_no_row_of_an_import_names_an_erased_specimen(service: Service) -> None:
     for name, patient in (('Zoë_"Doe"', "p1"), ("Zoë", "p2")):

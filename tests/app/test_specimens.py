@@ -186,6 +186,7 @@ def test_the_cells_of_a_specimen_are_counted_before_they_are_measured(service: S
     assert service.document("/v1/specimens")["items"][1]["n_cells"] == 4
 
 
+@pytest.mark.slow_on_second_database
 @pytest.mark.both_databases
 def test_a_label_makes_the_shares_stale_until_they_are_measured_again(service: Service) -> None:
     put_policy(service, reporting_groups=[GROUP])
@@ -262,6 +263,8 @@ def test_the_rule_chooses_so_many_cells_of_a_specimen_and_no_label_enters(servic
     assert not service.faults()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_choice_is_that_of_the_same_cells_without_labels(service: Service) -> None:
     choose_by_value(service, 3)
     for name in ("S-1", "S-2"):
@@ -446,6 +449,8 @@ def test_an_export_has_the_specimen_of_each_cell_and_its_shares(service: Service
     assert [float(row[f"patient_{name}"]) for name in ("share", "low", "high")] == [share["share"], *share["interval"]]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_labels_weigh_by_who_gave_them_once_a_model_is_in_use(service: Service) -> None:
     put_policy(service, reporting_groups=[GROUP])
     specimens = {name: add_specimen(service, name) for name in ("careful", "careless")}
