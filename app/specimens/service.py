@@ -103,7 +103,8 @@ def list_specimens(
 
 def list_specimen_sites(session: Session) -> list[str]:
     """Every site that a specimen names, in order."""
-    named = select(Specimen.site).where(Specimen.site.is_not(None)).distinct().order_by(Specimen.site)
+    live = (Specimen.site.is_not(None), Specimen.erased_at.is_(None))
+    named = select(Specimen.site).where(*live).distinct().order_by(Specimen.site)
     return [site for site in session.execute(named).scalars() if site is not None]
 
 

@@ -27,7 +27,7 @@ from app.triage.service import (
 )
 from app.web.filters import csv_file
 from app.web.forms import IdempotentForm, require_account
-from app.web.page import LeadPage, ManagerForm, Page
+from app.web.page import Day, LeadPage, ManagerForm, Page
 from app.web.render import redirect_to
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -181,7 +181,7 @@ def change_reads(
     act: Annotated[Literal["assign", "due"], Form()],
     cell: Annotated[list[uuid.UUID], Form(max_length=PAGE_LENGTH)],
     annotator: Annotated[uuid.UUID | Literal[""], Form()] = "",
-    due: Annotated[date | Literal[""], Form()] = "",
+    due: Annotated[Day | Literal[""], Form()] = "",
 ) -> Response:
     """Assign the open reads of the chosen cells, or set when these are due."""
     keys = page.context.keys.audit

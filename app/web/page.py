@@ -1,12 +1,13 @@
 """Calls of pages and of their forms."""
 
 import uuid
-from datetime import tzinfo
+from datetime import date, tzinfo
 from functools import partial
 from typing import Annotated, Any
 
 from anyio import from_thread
 from fastapi import Request, Response
+from pydantic import Field
 from starlette.datastructures import FormData
 
 from app.accounts.service import SignInTooOld, WrongPassword
@@ -14,6 +15,9 @@ from app.context import Call, reading_call, writing_call
 from app.http.errors import BadRequest, Conflict, InvalidValue, PreconditionFailed, Problem, StorageFull, TooLarge
 from app.web.forms import TypedForm, page_of_form
 from app.web.render import problem_page, render_page
+
+#: A day with midnights in every time zone.
+Day = Annotated[date, Field(gt=date.min, lt=date.max)]
 
 
 class Page(Call):

@@ -351,6 +351,8 @@ def test_the_first_and_the_last_of_all_days_are_refused(
     for day, status in (("0001-01-01", 422), ("0001-01-02", 200), ("9999-12-30", 200), ("9999-12-31", 422)):
         for name in ("on", "since"):
             assert service.get("viewer", "/specimens", params={name: day}).status_code == status, (name, day)
+    form = {"act": "due", "cell": str(uuid.uuid4()), "due": "9999-12-31"}
+    assert service.post("admin", "/cells/reads", data=form).status_code == 422
 
 
 def test_annotators_see_neither_specimens_nor_what_other_cells_tell_of_theirs(service: Service) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Response
-from pydantic import Field
 
 from app.accounts.service import GuardedRoute, is_sign_in_fresh
 from app.cases import service as cases
@@ -22,14 +21,14 @@ from app.specimens import service
 from app.specimens.service import MeasuredShares, SignatureIn, SignedVersionOut, SpecimenOut
 from app.triage.service import list_eligible_annotators
 from app.web.forms import IdempotentForm, back_to, require_account, validate_form
-from app.web.page import LeadPage, ManagerForm, Page
+from app.web.page import Day, LeadPage, ManagerForm, Page
 from app.web.render import redirect_to
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 #: Specimens on one page of the list, and earlier ones of a patient that are compared.
 PAGE_LENGTH, EARLIER = 50, 4
 _Text = Annotated[PageText, Query(max_length=200)]
-_Day = Annotated[Annotated[date, Field(gt=date.min, lt=date.max)] | Literal[""], Query()]  # days with midnights in UTC
+_Day = Annotated[Day | Literal[""], Query()]
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def assign_deciding_cells(
     require_account(page.keys, page.principal, account)
     if not cell or not annotator:
         raise InvalidValue("choose cells and an annotator")
-    chosen, keys = cell, page.context.keys.audit
+    chosen, keys = sorted(set(cell)), page.context.keys.audit
     answer = once(
         page.session,
         [*map(str, chosen), annotator],
