@@ -30,7 +30,7 @@ def count(value: int | None) -> str:
 
 def share(value: float | None) -> str:
     """A setting in per cent, with the decimals that it has."""
-    return NOTHING if value is None else localize_decimal(f"{100 * value:.3g} %")
+    return NOTHING if value is None else localize_decimal(f"{100 * value:.3g}%")
 
 
 def _format_range(low: float | None, high: float | None, digits: int) -> str:

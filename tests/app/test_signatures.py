@@ -280,7 +280,7 @@ def test_a_label_that_changes_a_decision_is_told_to_the_signer_alone(service: Se
     changed = {"group": "blasts", "at": 0.2, "signed": "open", "now": "above"}
     after = shown(service, specimen_id)
     assert (after["state"], after["signature"]["differs"]) == ("signed", [changed])
-    said = "S-1: blasts at 20 % was signed as open, and is above now."
+    said = "S-1: blasts at 20% was signed as open, and is above now."
     assert needs(today(service))[said] == f"/specimens/{specimen_id}"
     assert "was signed as" not in today(service, "other")
     fields = {"version": after["version"], "amends": 1, "reason": "more labels"}
