@@ -156,7 +156,7 @@ def _changed(external_id: str, one: DifferenceOut) -> str:
         "{specimen}: {group} at {at} was signed as {signed}, and is {now} now.",
         specimen=external_id,
         group=one.group,
-        at=Number(f"{100 * one.at:.3g} %"),
+        at=Number(f"{100 * one.at:.3g}%"),
         signed=Term(one.signed),
         now=Term(one.now),
     )
