@@ -131,7 +131,7 @@ def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> Spec
     )
 
 
-@router.get("/specimens/{specimen_id}", dependencies=[Depends(service.measure_if_stale)])
+@router.get("/specimens/{specimen_id}")
 def show_specimen_page(
     specimen_id: uuid.UUID,
     page: LeadPage,
@@ -140,6 +140,8 @@ def show_specimen_page(
     chosen: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
     """The differential of a specimen as it is now, or as somebody signed it."""
+    page.session.rollback()  # what is read from here on includes what is measured now
+    service.measure_if_stale(specimen_id, page.context)
     return page.render("specimen.html", view=_view(page, specimen_id, signed), assigned=assigned, chosen=chosen)
 
 
