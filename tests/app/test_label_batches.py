@@ -19,6 +19,7 @@ from tests.app.test_leases import classes_of, set_policy
 from tests.support.service import Service, cell_png
 
 both_databases = pytest.mark.both_databases
+five_at_once = pytest.mark.usefixtures("_five_at_once")
 
 
 @pytest.fixture
@@ -30,10 +31,9 @@ def twin(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> 
         yield running
 
 
-@pytest.fixture(autouse=True)
-def _several_transactions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "slow" not in request.keywords:
-        monkeypatch.setattr(batch, "_AT_ONCE", 5)
+@pytest.fixture
+def _five_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_AT_ONCE", 5)
 
 
 def send(service: Service, labels: list[dict[str, Any]], key: str | None = None) -> dict[str, Any]:
@@ -70,12 +70,13 @@ def what_is_stored(service: Service) -> tuple[Any, ...]:
 
 
 @both_databases
+@five_at_once
 def test_labels_sent_together_store_what_labels_sent_alone_store(service: Service, twin: Service) -> None:
     codes = classes_of(service)
     labels = [
         label_of(cell, f"r{reader}", codes[(cell * reader) % 3], confidence=0.5)
-        for reader in range(3)
         for cell in range(4)
+        for reader in range(3)
     ]
     labels += [label_of(cell, "r9", codes[1], blind=False, flag=True) for cell in range(2)]
     labels.append(label_of(1, "r10", codes[0], round="adjudication"))
@@ -97,6 +98,7 @@ def test_labels_sent_together_store_what_labels_sent_alone_store(service: Servic
     assert service.faults() == []
 
 
+@five_at_once
 def test_what_is_wrong_with_a_label_is_its_own_result(service: Service) -> None:
     codes = classes_of(service)
     set_policy(service)
@@ -167,17 +169,30 @@ def test_an_answer_that_shows_an_erased_cell_is_forgotten(service: Service) -> N
     assert statuses(send(service, labels, "a key")) == ["refused", "known"]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @both_databases
-def test_two_requests_at_once_store_each_label_once(service: Service) -> None:
+def test_requests_at_once_store_each_label_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_AT_ONCE", 12)
     codes = classes_of(service)
     set_policy(service, threshold=0.0)
-    service.add_cases(6)
-    labels = [label_of(cell, f"r{reader}", codes[(cell + reader) % 3]) for cell in range(6) for reader in range(4)]
+    cases = [case["id"] for case in service.add_cases(6)]
+    labels = [label_of(cell, f"r{reader}", codes[(cell + reader) % 3]) for reader in range(4) for cell in range(6)]
     orders = [labels, labels[::-1], labels[12:] + labels[:12]]
-    with ThreadPoolExecutor(len(orders)) as threads:
-        answers = list(threads.map(lambda order: send(service, order), orders))
-    in_all = Counter(status for answer in answers for status in statuses(answer))
-    assert in_all == {"stored": len(labels), "known": 2 * len(labels)}
+
+    def send_alone(number: int) -> int:
+        cell, reader = number % 6, number // 6
+        label = codes[(cell + reader) % 3]
+        return service.label("outside", cases[cell], label, annotator=f"r{reader}", blind=True).status_code
+
+    with ThreadPoolExecutor(4) as threads:
+        together = [threads.submit(send, service, order) for order in orders]
+        alone = Counter(threads.map(send_alone, reversed(range(24))))
+        in_all = Counter(status for answer in together for status in statuses(answer.result()))
+    assert alone.keys() <= {201, 409}
+    assert in_all == {"stored": len(labels) - alone[201], "known": 2 * len(labels) + alone[201]}
+    states = service.scalars(select(ReadRequest.state).where(ReadRequest.round == "planned"))
+    assert states == ["answered"] * 12  # both of each cell
     rows = service.rows(select(CountedLabel.case_id, CountedLabel.annotator_id))
     assert len(rows) == len(set(rows)) == len(labels)
     assert len(service.scalars(select(Annotator.id).where(Annotator.account_id.is_(None)))) == 4
