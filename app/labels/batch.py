@@ -12,7 +12,8 @@ from app.context import Call
 from app.database.idempotency import SEVERAL_CASES, Once
 from app.database.tables import Case, Label
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound
-from app.labels.leases import LockedCaseContext, load_case_history, lock_case_context
+from app.http.principal import Principal
+from app.labels.leases import load_case_history, lock_case_context
 from app.labels.schemas import LabelBatchIn, LabelBatchOut, LabelResultOut, OutsideLabelIn
 from app.labels.submission import (
     add_first_label,
@@ -44,63 +45,52 @@ def submit_batch(call: Call, once: Once, body: LabelBatchIn) -> Response:
 def _store(call: Call, labels: Sequence[OutsideLabelIn]) -> list[LabelResultOut]:
     """Store some labels in one transaction."""
     with call.context.database.write() as session:
-        batch = _Batch(session, call, labels)
-        results = [batch.store(label) for label in labels]
-        if batch.stored:
+        # all cells before anything of one is written, in the order of everybody who locks several; requests are
+        # passed over while others have them, as for one label
+        named = select(Case).where(Case.external_id.in_({label.external_id for label in labels}))
+        locked = named.order_by(Case.id).with_for_update().execution_options(populate_existing=True)
+        cases = {case.external_id: case for case in session.execute(locked).scalars()}
+        results, stored = [], []
+        for body in labels:
+            result, label = _store_label(session, call.principal, cases.get(body.external_id), body)
+            results.append(result)
+            stored += [] if label is None else [label]
+        if stored:
             events.record_event(
                 session,
                 call.context.keys.audit,
                 actor=call.principal.name,
                 action="label.batch",
                 object_id="labels",
-                details={"labels": [str(label.id) for label in batch.stored]},
-                cases=sorted({label.case_id for label in batch.stored}),
+                details={"labels": [str(label.id) for label in stored]},
+                cases=sorted({label.case_id for label in stored}),
             )
         return results
 
 
-class _Batch:
-    """Labels of one transaction."""
-
-    def __init__(self, session: Session, call: Call, labels: Sequence[OutsideLabelIn]) -> None:
-        self._session, self._principal = session, call.principal
-        # all of them before anything of one is written, in the order of everybody who locks several; requests are
-        # passed over while others have them, as for one label
-        named = select(Case).where(Case.external_id.in_({label.external_id for label in labels}))
-        locked = named.order_by(Case.id).with_for_update().execution_options(populate_existing=True)
-        self._cases = {case.external_id: case for case in session.execute(locked).scalars()}
-        self._at_hand: dict[str, LockedCaseContext] = {}
-        self.stored: list[Label] = []
-
-    def store(self, body: OutsideLabelIn) -> LabelResultOut:
-        """Store a label, unless the annotator has given it before; what is wrong with it is its result."""
-        result = LabelResultOut(external_id=body.external_id, annotator=body.annotator, status="stored")
-        session = self._session
-        try:  # all that may refuse it, before anything is written: without savepoints, which the audit chain has not
-            at_hand = self._context_of(body.external_id)
-            require_classes(at_hand.classes, body)
-            author = outside_author(session, at_hand.case, body)
-            facts = load_case_history(session, at_hand.case.id, author.annotator.id)
-            head = head_of_chain(facts.history, author.annotator)
-            if head is not None and _is_same(head, body):
-                return result.model_copy(update={"status": "known", "label_id": str(head.id)})
-            refuse_second_label(facts.history, author.annotator)
-        except (Conflict, Forbidden, InvalidValue, NotFound) as problem:
-            return result.model_copy(update={"status": "refused", "detail": problem.detail})
-        given = add_first_label(session, self._principal, at_hand, author, body, facts)
-        adjudicate_after(session, at_hand, given)
-        self.stored.append(given.label)
-        return result.model_copy(update={"label_id": str(given.label.id)})
-
-    def _context_of(self, external_id: str) -> LockedCaseContext:
-        if external_id not in self._cases:
+def _store_label(
+    session: Session, principal: Principal, case: Case | None, body: OutsideLabelIn
+) -> tuple[LabelResultOut, Label | None]:
+    """Store a label, unless the annotator has given it before; what is wrong with it is its result."""
+    result = LabelResultOut(external_id=body.external_id, annotator=body.annotator, status="stored")
+    try:  # all that may refuse it, before anything is written: without savepoints, which the audit chain has not
+        if case is None:
             raise NotFound("there is no such cell")
-        case = self._cases[external_id]
         if case.erased_at is not None:
             raise Conflict("the patient of this cell was erased")
-        if external_id not in self._at_hand:
-            self._at_hand[external_id] = lock_case_context(self._session, case.id)
-        return self._at_hand[external_id]
+        at_hand = lock_case_context(session, case.id)
+        require_classes(at_hand.classes, body)
+        author = outside_author(session, case, body)
+        facts = load_case_history(session, case.id, author.annotator.id)
+        head = head_of_chain(facts.history, author.annotator)
+        if head is not None and _is_same(head, body):
+            return result.model_copy(update={"status": "known", "label_id": str(head.id)}), None
+        refuse_second_label(facts.history, author.annotator)
+    except (Conflict, Forbidden, InvalidValue, NotFound) as problem:
+        return result.model_copy(update={"status": "refused", "detail": problem.detail}), None
+    given = add_first_label(session, principal, at_hand, author, body, facts)
+    adjudicate_after(session, at_hand, given)
+    return result.model_copy(update={"label_id": str(given.label.id)}), given.label
 
 
 def _is_same(head: Label, body: OutsideLabelIn) -> bool:

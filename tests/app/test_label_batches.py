@@ -1,7 +1,5 @@
 """Labels of an outside system, many at once by external id."""
 
-import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -197,16 +195,3 @@ def test_requests_at_once_store_each_label_once(service: Service, monkeypatch: p
     assert len(rows) == len(set(rows)) == len(labels)
     assert len(service.scalars(select(Annotator.id).where(Annotator.account_id.is_(None)))) == 4
     assert service.faults() == []
-
-
-@pytest.mark.slow
-@pytest.mark.ci
-def test_a_thousand_labels_are_stored_within_seconds(service: Service) -> None:
-    codes = classes_of(service)
-    service.add_cases(100)
-    labels = [label_of(cell, f"r{reader}", codes[(cell + reader) % 3]) for reader in range(10) for cell in range(100)]
-    began = time.perf_counter()
-    assert send(service, labels, uuid.uuid4().hex)["n_stored"] == 1000
-    seconds = time.perf_counter() - began
-    print(f"1,000 labels in {seconds:.2f} s")
-    assert seconds < 30
