@@ -221,6 +221,8 @@ def _reads(play: Player, case_id: str) -> None:
             break
     outside = {"label": codes[1], "annotator": "reader A", "blind": True}
     label = play.ask("laboratory", "POST", f"/v1/cases/{case_id}/labels", outside)["label"]
+    sent = outside | {"external_id": "slide-9-004"}
+    play.ask("laboratory", "POST", "/v1/labels", {"labels": [sent, sent | {"annotator": "reader B", "blind": False}]})
     revised = {"label": codes[2], "reason": "looked at the nucleus again", "blind": True}
     newer = play.ask("laboratory", "POST", f"/v1/labels/{label['id']}/revisions", revised)["label"]
     play.ask("admin", "GET", f"/v1/cases/{case_id}/labels?history=true")

@@ -42,6 +42,7 @@ _OF_OBJECT: _Meaning = {
     "alias.move": ("release", "changed"),
 }
 _OF_ALL: _Meaning = {
+    "label.batch": ("label", "stored"),
     "readers.switch": ("posterior", "changed"),
     "policy.change": ("posterior", "changed"),
     "specimens.fit": ("specimen", "changed"),

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from app.database.tables import Account, ApiKey, AuditEvent, Case, CaseChange, Read, ReleaseRow, Remark
 from app.http.models import ResponseModel
 
-# labels that the worker has seen to be final: its object is no identifier, and nobody was asked why
-_OF_MANY = "label.final"
+# many labels, that the worker has seen to be final or that came at once: the object is no identifier, without a reason
+_OF_MANY = ("label.final", "label.batch")
 
 
 class AuditEventOut(ResponseModel):
@@ -113,7 +113,9 @@ def count_audit_events(session: Session, actions: Sequence[str], since: datetime
 
 def read_event_reasons(session: Session, events: Sequence[AuditEvent]) -> dict[int, str]:
     """Reason of each event, by its number."""
-    with_remark = [one for one in events if one.action.startswith(("label.", "outcome.")) and one.action != _OF_MANY]
+    with_remark = [
+        one for one in events if one.action.startswith(("label.", "outcome.")) and one.action not in _OF_MANY
+    ]
     remarks = {uuid.UUID(event.object): event.sequence for event in with_remark}
     rows = session.execute(select(Remark.id, Remark.reason).where(Remark.id.in_(remarks))).all() if remarks else []
     reasons = {event.sequence: event.reason for event in events} | {remarks[row[0]]: row[1] for row in rows}

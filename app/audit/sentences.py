@@ -24,6 +24,7 @@ WORDS: Mapping[str, str] = messages(
         "label.revise": "changed the label of {case}: {label}{by}",
         "label.retract": "withdrew the label of {case}{by}",
         "label.final": "finalized {labels}",
+        "label.batch": "stored {labels} of another system",
         "repeat.add": "labelled {case} a second time: {label}",
         "repeat.correct": "corrected the second label of {case}: {label}",
         "repeat.revise": "changed the second label of {case}: {label}",

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Never, TypeVar
 
 from fastapi import Depends, Header, Request
 from fastapi.responses import JSONResponse, Response
@@ -38,6 +38,8 @@ MAX_KEY_LENGTH = 200
 KEPT = timedelta(days=7)
 #: Answers deleted in one transaction.
 SWEEP_ROWS = 1000
+#: In place of a case, for an answer that shows several: it goes with the first patient that is erased.
+SEVERAL_CASES = uuid.UUID(int=0)
 _PENDING = 0
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -73,6 +75,10 @@ class Once:
         """Whether this key has an answer already, so that nothing costly needs to be prepared for it."""
         return session.get(IdempotencyRecord, (self.account_id, self.key)) is not None
 
+    def replay(self, session: Session, body: Any) -> Response:
+        """Give the answer that this key got before."""
+        return self(session, body, _refuse_expired)
+
     def __call__(
         self,
         session: Session,
@@ -95,7 +101,7 @@ class Once:
         if not insert_if_absent(session, IdempotencyRecord, values):
             record = session.execute(_RECORD, mine).scalar_one_or_none()
             if record is None:  # swept between the two statements
-                raise ServiceUnavailable("the answer to this Idempotency-Key has expired; send the request again")
+                _refuse_expired()
             if record.request_sha256 != digest:
                 raise KeyReused("this Idempotency-Key was sent with another request; choose a new one")
             return JSONResponse(record.body, record.status, {"Idempotent-Replayed": "true"})
@@ -107,6 +113,10 @@ class Once:
         case_id = _get_only_case_id(session) if case_id_of is None else case_id_of(answer)
         session.execute(_KEEP, {**mine, "status": status, "body": content, "case_id": case_id})
         return JSONResponse(content, status)
+
+
+def _refuse_expired() -> Never:
+    raise ServiceUnavailable("the answer to this Idempotency-Key has expired; send the request again")
 
 
 async def once_by_header(
@@ -137,6 +147,6 @@ def delete_expired_answers(session: Session, at: datetime) -> int:
 
 
 def delete_case_answers(session: Session, ids: Collection[uuid.UUID]) -> int:
-    """Delete answers that show one of these cases or specimens; gives their number."""
-    gone = delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_(ids))
+    """Delete answers that show, or may show, one of these cases or specimens; gives their number."""
+    gone = delete(IdempotencyRecord).where(IdempotencyRecord.case_id.in_([*ids, SEVERAL_CASES]))
     return len(session.execute(gone.returning(IdempotencyRecord.key)).all())

@@ -25,10 +25,13 @@ from app.http.middleware import EVEN_TIME
 from app.http.models import PosteriorOut
 from app.http.principal import Principal
 from app.labels import corrections, leases, submission
+from app.labels.batch import submit_batch
 from app.labels.leases import AlreadyLabelled, LabelFinal, LabelSuperseded, LeaseLost, TooManyLeases
 from app.labels.posterior import show_case_posterior
 from app.labels.schemas import (
     DeclineIn,
+    LabelBatchIn,
+    LabelBatchOut,
     LabelIn,
     LabelOut,
     LabelsOut,
@@ -181,6 +184,22 @@ def submit_label(case_id: uuid.UUID, body: LabelIn, once: Idempotent, call: _Out
     return once(
         call.session, body, lambda: submission.submit_label(call.session, call.context, call.principal, case_id, body)
     )
+
+
+@router.post(
+    "/v1/labels",
+    operation_id="submit_labels",
+    status_code=207,
+    response_model=LabelBatchOut,
+    responses=list_problem_responses(KeyMissing),
+)
+def submit_labels(body: LabelBatchIn, once: Idempotent, call: _OutsideWrite) -> Response:
+    """Submit many outside labels. Up to 1,000 by external id, with one result each.
+
+    Each label is stored or refused without regard to the others. Labels are stored 100 at a time; after an error send
+    the same request again: it continues where it stopped, and finds the labels before as ``known``.
+    """
+    return submit_batch(call, once, body)
 
 
 @router.post(

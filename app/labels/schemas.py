@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from app.database.tables.values import Hidden, LabelKind, ReadState, Round
-from app.http.models import ClassOut, Line, Paragraph, PosteriorOut, RequestModel, ResponseModel
+from app.http.models import ClassOut, Line, Paragraph, PosteriorOut, RequestModel, ResponseModel, Sentence
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
 DeclineReason = Literal["cannot_tell", "image_quality", "not_my_field", "know_this_case", "other"]
@@ -40,6 +40,18 @@ class LabelIn(OwnLabelIn):
     annotator: AnnotatorName | None = None
     blind: bool | None = None
     round: Round | None = None
+
+
+class OutsideLabelIn(LabelIn):
+    """One of many labels of an outside annotator system."""
+
+    external_id: Line
+
+
+class LabelBatchIn(RequestModel):
+    """Labels of an outside annotator system."""
+
+    labels: Annotated[list[OutsideLabelIn], Field(min_length=1, max_length=1000)]
 
 
 class RevisionIn(OwnLabelIn):
@@ -109,6 +121,25 @@ class SubmittedOut(ResponseModel):
     label: LabelOut
     posterior: PosteriorOut | None
     hidden_because: Hidden | None
+
+
+class LabelResultOut(ResponseModel):
+    """Result of one label."""
+
+    external_id: str
+    annotator: str | None
+    status: Literal["stored", "known", "refused"]
+    label_id: str | None = None
+    detail: Sentence | None = None
+
+
+class LabelBatchOut(ResponseModel):
+    """Results of the labels of a request, in its order."""
+
+    results: list[LabelResultOut]
+    n_stored: int
+    n_known: int
+    n_refused: int
 
 
 class LabelsOut(ResponseModel):

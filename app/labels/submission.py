@@ -30,6 +30,7 @@ from app.labels.leases import (
 )
 from app.labels.posterior import (
     AdjudicationInput,
+    CasePosterior,
     adjudicate_if_undecided,
     next_answer_set,
     posterior_of,
@@ -117,11 +118,11 @@ def submit_label(
 ) -> tuple[int, SubmittedOut]:
     """Store a label of an outside system for an annotator whom it names."""
     at_hand = lock_case_context(session, case_id)
-    author = _outside_author(session, at_hand.case, body)
+    author = outside_author(session, at_hand.case, body)
     return store_first_label(session, context, principal, at_hand, author, body)
 
 
-def _outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
+def outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
         raise InvalidValue("give the annotator's name and whether the read was blinded")
@@ -139,19 +140,41 @@ def store_first_label(
     author: LabelAuthor,
     body: OwnLabelIn,
 ) -> tuple[int, SubmittedOut]:
-    """Store a label that begins a chain, or that continues one after a retraction."""
+    """Store a label that begins a chain, or that continues one after a retraction, with its event and answer."""
     require_classes(at_hand.classes, body)
-    purpose = "read" if author.repeat is None else "repeat"
-    facts = load_case_history(session, at_hand.case.id, author.annotator.id, purpose)
-    head = head_of_chain(facts.history, author.annotator)
+    facts = load_case_history(session, at_hand.case.id, author.annotator.id, _purpose_of(author))
+    refuse_second_label(facts.history, author.annotator)
+    given = add_first_label(session, principal, at_hand, author, body, facts)
+    return _complete_submission(session, context, principal, at_hand, given, "add")
+
+
+def _purpose_of(author: LabelAuthor) -> str:
+    return "read" if author.repeat is None else "repeat"
+
+
+def refuse_second_label(history: list[case_service.NamedLabel], annotator: Annotator) -> None:
+    """Refuse a label by an annotator whose earlier one is not retracted."""
+    head = head_of_chain(history, annotator)
     if head is not None and head.kind != "retraction":
         raise AlreadyLabelled("this annotator has already labelled the cell; send a revision instead")
+
+
+def add_first_label(
+    session: Session,
+    principal: Principal,
+    at_hand: LockedCaseContext,
+    author: LabelAuthor,
+    body: OwnLabelIn,
+    facts: CaseHistory,
+) -> "NewLabel":
+    """Store the row of a label that nothing refuses, and close the request that it answers."""
+    head = head_of_chain(facts.history, author.annotator)
     if head is not None:  # the chain stays in its round; it must not take a read that is wanted of somebody else
         author = replace(author, request=None, round=head.round, late=head.late)
     exposed = case_service.was_exposed_to(session, author.annotator.id, at_hand.case)
     label = store_label(
         session,
-        next_chain_position(at_hand.case, author.annotator, head, purpose=purpose),
+        next_chain_position(at_hand.case, author.annotator, head, purpose=_purpose_of(author)),
         body,
         blind=author.blind and not exposed,
         post_reveal=exposed,
@@ -166,10 +189,10 @@ def store_first_label(
         given = _keep_open(session, at_hand, given, author.read)
     if author.read is not None and facts.leaves_others:
         case_service.advance_other_windows(session, author.annotator.id, label.case_id)
-    return _complete_submission(session, context, principal, at_hand, given, "add")
+    return given
 
 
-def _keep_open(session: Session, at_hand: LockedCaseContext, given: "_NewLabel", read: Read) -> "_NewLabel":
+def _keep_open(session: Session, at_hand: LockedCaseContext, given: "NewLabel", read: Read) -> "NewLabel":
     """Let a first blind label be corrected where its case stays hidden, and hold its case back if the coin says so."""
     hidden = (
         given.repeat is not None
@@ -214,7 +237,7 @@ def _close_answered_request(session: Session, author: LabelAuthor, label: Label)
 
 
 @dataclass(frozen=True)
-class _NewLabel:
+class NewLabel:
     """A label that was just stored."""
 
     annotator: Annotator
@@ -228,9 +251,9 @@ class _NewLabel:
     repeat: Repeat | None
 
 
-def _make_new_label(annotator: Annotator, label: Label, facts: CaseHistory, repeat: Repeat | None) -> _NewLabel:
+def _make_new_label(annotator: Annotator, label: Label, facts: CaseHistory, repeat: Repeat | None) -> NewLabel:
     history = [*facts.history, case_service.NamedLabel(label, annotator.name)]
-    return _NewLabel(annotator, label, history, facts.requests, facts.unsettled, repeat)
+    return NewLabel(annotator, label, history, facts.requests, facts.unsettled, repeat)
 
 
 def _complete_submission(
@@ -238,7 +261,7 @@ def _complete_submission(
     context: ServiceContext,
     principal: Principal,
     at_hand: LockedCaseContext,
-    given: _NewLabel,
+    given: NewLabel,
     verb: str,
 ) -> tuple[int, SubmittedOut]:
     """Complete a label: draw the conclusions of one that counts, record the audit event and build the response."""
@@ -252,13 +275,10 @@ def _complete_submission(
 
 
 def _draw_conclusions(
-    session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
+    session: Session, principal: Principal, at_hand: LockedCaseContext, given: NewLabel
 ) -> tuple[Hidden | None, PosteriorOut | None]:
     """Adjudicate if needed and reveal if allowed; the posterior, or why it is hidden."""
-    opinions = case_service.blind_opinions(given.history)
-    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
-    labelled = AdjudicationInput(opinions, given.requests)
-    adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
+    posterior = adjudicate_after(session, at_hand, given)
     hidden = reveal_if_allowed(session, principal, at_hand, given)
     if hidden is not None:
         return hidden, None
@@ -266,8 +286,17 @@ def _draw_conclusions(
     return None, posterior_out(posterior, at_hand.policy.target_error, sets)
 
 
+def adjudicate_after(session: Session, at_hand: LockedCaseContext, given: NewLabel) -> CasePosterior:
+    """Ask for another annotator if a label that counts leaves its case undecided; gives the posterior."""
+    opinions = case_service.blind_opinions(given.history)
+    posterior = posterior_of(session, at_hand.prediction, at_hand.classes, opinions, in_use=at_hand.reader_model)
+    labelled = AdjudicationInput(opinions, given.requests)
+    adjudicate_if_undecided(session, at_hand, posterior, labelled, unsettled=given.unsettled)
+    return posterior
+
+
 def reveal_if_allowed(
-    session: Session, principal: Principal, at_hand: LockedCaseContext, given: _NewLabel
+    session: Session, principal: Principal, at_hand: LockedCaseContext, given: NewLabel
 ) -> Hidden | None:
     """Decide whether the answer shows the case in full, and record the exposure of the annotator who sees it."""
     if not principal.blind:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal, Never
+from typing import Literal
 
 from fastapi import Request, Response
 from pydantic import ValidationError
@@ -26,7 +26,6 @@ from app.http.errors import (
     BadRequest,
     InvalidValue,
     Problem,
-    ServiceUnavailable,
     TooLarge,
     describe_named_fault,
 )
@@ -262,14 +261,10 @@ def add_cells(
         answered = once.answered(reading)
     digest = [(cell.name, hashlib.sha256(cell.data).hexdigest(), cell.problem) for cell in cells]
     if answered:
-        return once(session, digest, _refuse_expired)
+        return once.replay(session, digest)
     if len(cells) > AT_ONCE:
         with pack_files(upload.files(), context) as archive:
             return once(session, digest, lambda: upload.begin_import(session, archive))
     results = [upload.store(cell) for cell in cells]  # before the session's transaction begins
     upload.finish()
     return once(session, digest, lambda: upload.answer(session, results), case_id_of=lambda _: specimen_id)
-
-
-def _refuse_expired() -> Never:
-    raise ServiceUnavailable("the first answer to this key has expired; send the request again")
