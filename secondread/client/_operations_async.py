@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document bc6bec296d6e3868.
+"""Operations of the API. Made from the OpenAPI document dd3f37c2f538e015.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -509,6 +509,17 @@ class AsyncOperations:
         """
         request = Request("GET", f"/v1/cases/{quote(str(case_id), safe='')}/labels", query={"history": history})
         return await self._model(models.LabelsOut, request)
+
+    async def submit_labels(
+        self, body: models.LabelBatchIn, *, idempotency_key: str | None = None
+    ) -> models.LabelBatchOut:
+        """Submit many outside labels. Up to 1,000 by external id, with one result each.  Each label is stored or refused without regard to the others. Labels are stored 100 at a time; after an error send the same request again: it continues where it stopped, and finds the labels before as `known`.
+
+        Args:
+            idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
+        """
+        request = Request("POST", "/v1/labels", body=body, headers={"Idempotency-Key": idempotency_key or new_key()})
+        return await self._model(models.LabelBatchOut, request)
 
     async def revise_label(
         self, label_id: Id, body: models.RevisionIn, *, idempotency_key: str | None = None

@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document bc6bec296d6e3868.
+"""What the API takes and answers. Made from the OpenAPI document dd3f37c2f538e015.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -439,7 +439,7 @@ class ChangeOut(BaseModel):
     """`stored`, `changed`, `withdrawn` or `erased`."""
 
     id: str | None
-    """Id of what has changed; of a posterior and an outcome that of the cell; null for all of the kind."""
+    """Id of what has changed; of a posterior and an outcome that of the cell; null for all of the kind, and for labels that came at once: list those of the cell."""
 
     case: str | None
     """Id of the cell that this is about; null without one."""
@@ -1193,6 +1193,32 @@ class JobsOut(BaseModel):
     """Jobs, newest first; at most 200."""
 
 
+class LabelBatchIn(BaseModel):
+    """Labels of an outside annotator system."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    labels: list[OutsideLabelIn]
+    """Labels, 1 to 1,000."""
+
+
+class LabelBatchOut(BaseModel):
+    """Results of the labels of a request, in its order."""
+
+    results: list[LabelResultOut]
+    """One result per label, in the order of the request."""
+
+    n_stored: int
+    """Number of labels that this request has stored."""
+
+    n_known: int
+    """Number of labels that were stored already."""
+
+    n_refused: int
+    """Number of labels that were refused."""
+
+
 class LabelIn(BaseModel):
     """A label of an outside annotator system."""
 
@@ -1277,6 +1303,25 @@ class LabelOut(BaseModel):
 
     created_at: AwareDatetime
     """Time of creation, in UTC."""
+
+
+class LabelResultOut(BaseModel):
+    """Result of one label."""
+
+    external_id: str
+    """External id of the cell as sent."""
+
+    annotator: str | None
+    """Name of the annotator as sent; null if there was none."""
+
+    status: Literal["stored", "known", "refused"]
+    """`stored`: by this request; `known`: the annotator has this same label of the cell already; `refused`: nothing is stored, see `detail`."""
+
+    label_id: str | None = None
+    """Id of the stored or known label, a UUID; null if it was refused."""
+
+    detail: str | None = None
+    """Why the label was refused; null if it was not."""
 
 
 class LabelsOut(BaseModel):
@@ -1535,6 +1580,40 @@ class OutcomeOut(BaseModel):
 
     reason: str | None
     """Reason that the person gave; null for a rule, or after the patient was erased."""
+
+
+class OutsideLabelIn(BaseModel):
+    """One of many labels of an outside annotator system."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    label: str
+    """Code of the class, one of the codes of the read or of the release."""
+
+    confidence: float | None = None
+    """Your confidence in the class, 0 to 1; null or left out: not given."""
+
+    second_choice: str | None = None
+    """Code of the class that you think next likely, another one than `label`; null or left out: none."""
+
+    flag: bool = False
+    """True asks admins to look at the cell."""
+
+    note: str | None = None
+    """Comment for admins, at most 2,000 characters; null or left out: none."""
+
+    annotator: str | None = None
+    """Name of the annotator in the outside system, 1 to 100 characters; null or left out is an error."""
+
+    blind: bool | None = None
+    """True if the annotator saw neither the prediction nor other labels. Null or left out is an error; only blinded labels enter posteriors and evaluations."""
+
+    round: Literal["planned", "adjudication"] | None = None
+    """`planned`: an independent read; `adjudication`: a decision after disagreement. Null or left out: `planned`."""
+
+    external_id: str
+    """External id of the cell, 1 to 200 characters."""
 
 
 class OwnLabelIn(BaseModel):
