@@ -272,7 +272,16 @@ def reproduce(
         Literal["exact", "counts"], typer.Option(help="mix-…: exact probabilities or label counts.")
     ] = "exact",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    network: Annotated[str | None, typer.Option(help="cifar10h: compact instead of vgg16, without a GPU.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="cifar10h: compact instead of vgg16, without a GPU; mix-cifar10: vgg16-bn in one cycle of 24 epochs."
+        ),
+    ] = None,
+    from_outputs: Annotated[
+        Path | None,
+        typer.Option(help="mix-…: folder with outputs-seed-….npz of an earlier run, from which to make the tables."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Reproduce a figure or table, with numbers next to the paper's."""
@@ -291,6 +300,7 @@ def reproduce(
                 truth=truth,
                 device=device,
                 network=network,
+                from_outputs=from_outputs,
                 observer=lambda part, done, total: observe(done, total, part),
             )
         )

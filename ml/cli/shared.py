@@ -3,8 +3,10 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, requires
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -119,9 +121,31 @@ class Observer(Protocol):
         """Show it."""
 
 
+class Pace:
+    """How long work lasts, and when the next line about it is due."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.began = seconds, time.monotonic()
+        self.first: int | None = None
+        self.due = self.began + seconds
+
+    def line_is_due(self, done: int) -> bool:
+        """Whether so many seconds have passed since the last line."""
+        self.first = done - 1 if self.first is None else self.first  # the steps before are an earlier process's
+        if time.monotonic() < self.due:
+            return False
+        self.due = time.monotonic() + self.seconds
+        return True
+
+    def left(self, done: int, total: int) -> timedelta:
+        """Time left, by the steps since the beginning."""
+        spent = time.monotonic() - self.began
+        return timedelta(seconds=round(spent / max(done - (self.first or 0), 1) * (total - done)))
+
+
 @contextmanager
 def progress_bars(what: str, *, shown: bool = True) -> Iterator[Observer]:
-    """Show a progress bar on a terminal for each part of the work."""
+    """Show a progress bar on a terminal for each part of the work, else a line a minute."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -132,7 +156,7 @@ def progress_bars(what: str, *, shown: bool = True) -> Iterator[Observer]:
         TimeRemainingColumn,
     )
 
-    console, tasks = Console(stderr=True), dict[str, "TaskID"]()
+    console, tasks, paces = Console(stderr=True), dict[str, "TaskID"](), dict[str, Pace]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, *times, console=console, disable=not (shown and console.is_terminal)) as bars:
@@ -142,6 +166,9 @@ def progress_bars(what: str, *, shown: bool = True) -> Iterator[Observer]:
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total)
             bars.update(tasks[name], completed=done, total=total)
+            pace = paces.setdefault(name, Pace(60.0))
+            if pace.line_is_due(done) and shown and total and not console.is_terminal:
+                say(f"{name}: {done:,}/{total:,}  {pace.left(done, total)} left")
 
         yield observe
 

@@ -1,6 +1,5 @@
 """Commands train, calibrate, export and predict; each imports what it needs."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -8,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ml.cli.shared import Device, Json, emit, progress_bars, say, say_where
+from ml.cli.shared import Device, Json, Pace, emit, progress_bars, say, say_where
 
 if TYPE_CHECKING:
     import torch
@@ -23,13 +22,15 @@ if TYPE_CHECKING:
 
 #: Between two lines that say how a training goes.
 _LINE_SECONDS = 0.5
+#: Epochs and largest rate of one cycle, unless given.
+_CYCLE_EPOCHS, _CYCLE_RATE = 24, 0.1
 
 
 class TrainingBar:
     """Training progress on stderr: epoch, loss, speed, time left."""
 
     def __init__(self, epochs: int) -> None:
-        self.epochs, self.next_line = epochs, 0.0
+        self.epochs, self.pace = epochs, Pace(_LINE_SECONDS)
         self.console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
@@ -46,11 +47,11 @@ class TrainingBar:
         """Show where training stands."""
         done, last = report.epoch * report.steps + report.step, report.step == report.steps
         self.bar.update(self.task, total=self.epochs * report.steps, completed=done)
-        if not last and time.monotonic() < self.next_line:  # reading waits for a GPU
+        if not self.pace.line_is_due(done) and not last:  # reading waits for a GPU
             return
-        self.next_line = time.monotonic() + _LINE_SECONDS
         line = (
             f"epoch {report.epoch + 1}/{self.epochs}  loss {report.loss:.4f}  {report.images_per_second:,.0f} images/s"
+            f"  {self.pace.left(done, self.epochs * report.steps)} left"
         )
         self.bar.update(self.task, description=line)
         if not self.console.is_terminal and last:
@@ -73,11 +74,20 @@ def data_options(
 def train(
     data: Annotated[str, typer.Option(help="cells, mix_mnist, mix_cifar10, cifar10h, pbc, pbc_nucleus, or a folder.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command resumes if interrupted.")],
-    network: Annotated[str, typer.Option(help="compact, cnn3 or vgg16.")] = "compact",
+    network: Annotated[str, typer.Option(help="compact, cnn3, vgg16 or vgg16-bn.")] = "compact",
+    schedule: Annotated[
+        Literal["steps", "one-cycle"],
+        typer.Option(
+            help="steps: Adam; the rate falls in steps. one-cycle: SGD with Nesterov momentum; the rate rises over a "
+            "quarter of the steps and falls to zero."
+        ),
+    ] = "steps",
     epochs: Annotated[
         int | None,
         typer.Option(
-            help="Epochs at most, each image once; left out: 13, of at least 600 steps in all (wide: 1,200).", min=1
+            help="Epochs at most, each image once; left out: 13, of at least 600 steps in all (wide: 1,200), or 24 of "
+            "one cycle.",
+            min=1,
         ),
     ] = None,
     batch_size: Annotated[
@@ -88,13 +98,19 @@ def train(
         ),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Adam learning rate (default 0.002 for compact, else 0.001).")
+        float | None,
+        typer.Option(
+            help="Adam learning rate (default 0.002 for compact, else 0.001), or the largest of one cycle (0.1)."
+        ),
     ] = None,
-    warmup_epochs: Annotated[int, typer.Option(help="Epochs over which the rate rises.")] = 1,
+    warmup_epochs: Annotated[int, typer.Option(help="steps: epochs over which the rate rises.")] = 1,
     decay: Annotated[
-        str, typer.Option(help="Shares of the epochs after which the rate falls to a tenth.")
+        str, typer.Option(help="steps: shares of the epochs after which the rate falls to a tenth.")
     ] = "0.6,0.85",
-    patience: Annotated[int, typer.Option(help="Epochs without improvement before stopping.")] = 10,
+    patience: Annotated[
+        int | None,
+        typer.Option(min=1, help="Epochs without improvement before stopping; left out: 10, or all of one cycle."),
+    ] = None,
     weight_averaging: Annotated[
         float, typer.Option(min=0, max=1, help="Keep a moving average of weights, such as 0.999; 0 does not.")
     ] = 0.0,
@@ -103,10 +119,10 @@ def train(
         float, typer.Option(min=0, max=1, help="Weight of rare classes in the loss: 0 none, 1 as if equally frequent.")
     ] = 0.0,
     augmentation: Annotated[
-        Literal["light", "wide"] | None,
+        Literal["flips", "light", "wide"] | None,
         typer.Option(
-            help="light: orientation and colour; wide: stain, magnification, focus and framing vary as well. "
-            "Left out: wide for cells, which lie any way up."
+            help="flips: mirrors only; light: orientation and colour; wide: stain, magnification, focus and framing "
+            "vary as well. Left out: wide for cells, which lie any way up."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for weights, order, augmentation and split.")] = 0,
@@ -114,7 +130,7 @@ def train(
     precision: Annotated[str, typer.Option(help="auto, float32 or bf16.")] = "auto",
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads; fix them for identical results.")] = None,
-    backbone_weights: Annotated[str | None, typer.Option(help="vgg16: file with pretrained weights.")] = None,
+    backbone_weights: Annotated[str | None, typer.Option(help="vgg16, vgg16-bn: file with pretrained weights.")] = None,
     cases: Annotated[int | None, typer.Option(help="cells: number of simulated cells.")] = None,
     valid_labels: Annotated[int | None, typer.Option(help="mix_…: labels per validation image, 1, 2 or 5.")] = None,
     size: Annotated[int | None, typer.Option(help="Folder: side of the network's input in px.")] = None,
@@ -139,28 +155,31 @@ def train(
             say(f"loading data set {data}")
         with progress_bars("decoding images", shown=processes.first) as observer:
             dataset = load_dataset(data, options, observer)
-        n_images, n_epochs = dataset.rows("train").size, epochs or EPOCHS
+        one_cycle = schedule == "one-cycle"
+        n_images, n_epochs = dataset.rows("train").size, epochs or (_CYCLE_EPOCHS if one_cycle else EPOCHS)
         batch = batch_size or batch_for(n_images)
-        wide_or_light = augmentation or augmentation_for(dataset.orientation)
+        rate = _CYCLE_RATE if one_cycle else 2e-3 if network == "compact" else 1e-3
+        varied = augmentation or augmentation_for(dataset.orientation)
         config = TrainConfig(
             data=data,
             data_options=options,
             network=network,
             epochs=n_epochs,
             batch_size=batch,
-            learning_rate=learning_rate or (2e-3 if network == "compact" else 1e-3),
-            warmup_epochs=warmup_epochs,
-            decay_epochs=_decay_epochs(decay, n_epochs),
-            patience=patience,
+            learning_rate=learning_rate or rate,
+            warmup_epochs=0 if one_cycle else warmup_epochs,
+            decay_epochs=() if one_cycle else _decay_epochs(decay, n_epochs),
+            patience=patience or (n_epochs if one_cycle else 10),
             seed=seed,
             precision=choose_precision(precision, where),
             compiled=compiled,
             backbone_weights=backbone_weights,
             weight_averaging=weight_averaging,
             shift=shift,
-            passes=1 if epochs else passes_for(n_images, batch, wide_or_light),
+            passes=1 if epochs else passes_for(n_images, batch, varied),
             class_balance=class_balance,
-            augmentation=wide_or_light,
+            augmentation=varied,
+            schedule=schedule,
         )
         _train(dataset, config, out, where, processes, as_json)
 

@@ -42,6 +42,7 @@ class Setting:
     truth: Truth = "exact"
     device: str = "auto"
     network: str | None = None
+    from_outputs: Path | None = None
     observer: Observer = show_nothing
 
 

@@ -1,4 +1,4 @@
-"""Augmentation on the device: light, and wide with stain and optics.
+"""Augmentation on the device: flips, light, and wide with stain and optics.
 
 The wide augmentation leaves about half of the images as they are. Random
 numbers are drawn on the CPU, so that a seed means the same on every device.
@@ -32,6 +32,14 @@ def augment(images: Tensor, orientation: Orientation, generator: Generator) -> T
     gain = 1 + COLOUR_GAIN * torch.randn(shape, generator=generator)
     offset = COLOUR_OFFSET * torch.randn(shape, generator=generator)
     return images * gain.to(images) + offset.to(images)
+
+
+def flip(images: Tensor, orientation: Orientation, generator: Generator) -> Tensor:
+    """Mirror about half of the images left to right."""
+    if orientation == "fixed":
+        return images
+    chosen = torch.rand((len(images), 1, 1, 1), generator=generator) < 0.5
+    return torch.where(chosen.to(images.device), images.flip(3), images)
 
 
 def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
@@ -92,6 +100,18 @@ def augment_stain_and_optics(
         return restain_images(chosen, preprocessing, generator) if images.shape[1] == 3 else chosen
 
     return _change_some_images(images, _VARIED, generator, changed)
+
+
+def augment_for_training(
+    images: Tensor, preprocessing: Preprocessing, orientation: Orientation, kind: str, pixels: int, generator: Generator
+) -> Tensor:
+    """Augment normalised images (N, C, H, W) as a training does."""
+    images = shift(images, pixels, generator)
+    if kind == "flips":
+        return flip(images, orientation, generator)
+    if kind == "wide":
+        images = augment_stain_and_optics(images, preprocessing, orientation, generator)
+    return augment(images, orientation, generator)
 
 
 def _uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:

@@ -32,7 +32,7 @@ class DeviceData:
         return torch.from_numpy(self.dataset.label_counts[rows]).to(self.device)
 
 
-Augmentation = Literal["light", "wide"]
+Augmentation = Literal["flips", "light", "wide"]
 
 #: Steps that a training takes at least, where nobody says how many epochs.
 MIN_STEPS = 600

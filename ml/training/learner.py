@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim.optimizer import StateDict
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ml.training.augmentation import augment, augment_stain_and_optics, shift
+from ml.training.augmentation import augment_for_training
 from ml.training.data import DeviceData
 from ml.training.networks import Network, build_network, read_backbone_weights
 from ml.training.processes import ALONE, Processes
@@ -24,6 +24,8 @@ Tensors = tuple[Tensor, ...] | list[Tensor]
 
 #: Largest weight of a class; the smallest is its inverse.
 _MOST = 10.0
+#: Of stochastic gradient descent in one cycle.
+_MOMENTUM, _WEIGHT_DECAY, _GRADIENT_NORM = 0.9, 5e-4, 5.0
 
 
 def count_weighted_nll(
@@ -56,6 +58,15 @@ def average_weights(network: Network, decay: float) -> AveragedModel:
         get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, current, steps)
 
     return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
+
+
+def _optimiser(network: Network, config: TrainConfig) -> torch.optim.Optimizer:
+    """Optimiser of a schedule; the rate is set before each step."""
+    if config.schedule == "steps":
+        return torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    return torch.optim.SGD(
+        network.parameters(), config.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY, nesterov=True
+    )
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class Learner:
         self._forward: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(shared) if config.compiled else shared
         if data.device.type == "cuda":  # sizes stay the same
             torch.backends.cudnn.benchmark = True
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        self.optimiser = _optimiser(self.network, config)
         decay = config.weight_averaging
         self.average = average_weights(self.network, decay) if decay else None
         self.judged = self.network if self.average is None else cast(Network, self.average.module)
@@ -116,11 +127,11 @@ class Learner:
         batches = self._batches(epoch, rows)
         torch.manual_seed(self.processes.seed(config.seed, epoch))
         self._generator.manual_seed(self.processes.seed(config.seed, epoch))
-        for group in self.optimiser.param_groups:
-            group["lr"] = config.rate(epoch)
         self.network.train()
         total, seen, started = torch.zeros((), device=self.data.device), 0, time.perf_counter()
         for number, batch in enumerate(batches):
+            for group in self.optimiser.param_groups:
+                group["lr"] = config.rate(epoch, number, len(batches))
             total += self._step(batch) * len(batch)
             seen += len(batch)
             speed = seen / (time.perf_counter() - started)
@@ -145,6 +156,8 @@ class Learner:
             )
         self.optimiser.zero_grad(set_to_none=True)
         (loss * self.processes.size).backward()  # averaged over processes
+        if self.config.schedule == "one-cycle":
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), _GRADIENT_NORM)
         self.optimiser.step()
         if self.average is not None:
             self.average.update_parameters(self.network)
@@ -154,10 +167,9 @@ class Learner:
         images, config, dataset = self.data.inputs(rows), self.config, self.data.dataset
         if not len(images):  # this process has no part of a small batch
             return images
-        images = shift(images, config.shift, self._generator)
-        if config.augmentation == "wide":
-            images = augment_stain_and_optics(images, dataset.preprocessing, dataset.orientation, self._generator)
-        return augment(images, dataset.orientation, self._generator)
+        return augment_for_training(
+            images, dataset.preprocessing, dataset.orientation, config.augmentation, config.shift, self._generator
+        )
 
     def state_dict(self) -> LearnerState:
         """Weights, optimiser and average."""

@@ -81,22 +81,29 @@ class Cnn3Network(Network):
 
 
 class Vgg16Network(Network):
-    """The paper's network for photographs, VGG16 (§6.1, §6.2)."""
+    """The paper's network for photographs, VGG16 (§6.1, §6.2), also with batch normalisation."""
 
-    def __init__(self, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        n_classes: int,
+        backbone_weights: dict[str, Tensor] | None = None,
+        batch_norm: bool = False,
+    ) -> None:
         from ml.util.torchvision_ops import models
 
         super().__init__()
         if channels != 3:
             raise ValueError(f"vgg16 reads RGB images, the data have {channels} channel(s)")
-        whole = models.vgg16(weights=None)
+        whole = (models.vgg16_bn if batch_norm else models.vgg16)(weights=None)
         if backbone_weights is not None:
             kept = {k.removeprefix("features."): v for k, v in backbone_weights.items() if k.startswith("features.")}
             try:
                 whole.features.load_state_dict(kept)
             except RuntimeError as exc:
                 raise ValueError(f"not the weights of torchvision's vgg16: {exc}") from exc
-        self.backbone = whole.features
+        # the last pooling is part of the global one below
+        self.backbone = whole.features[:-1] if batch_norm else whole.features
         self.dense = _dense(512)
         self.dropout = nn.Dropout(0.5)
         self.head = nn.Linear(128, n_classes)
@@ -106,15 +113,15 @@ class Vgg16Network(Network):
         return functional.adaptive_max_pool2d(self.backbone(images), 1).flatten(1)
 
 
-NETWORK_NAMES = ("compact", "cnn3", "vgg16")
+NETWORK_NAMES = ("compact", "cnn3", "vgg16", "vgg16-bn")
 
 
 def build_network(
     name: str, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None
 ) -> Network:
     """Build a network by name."""
-    if name == "vgg16":
-        return Vgg16Network(channels, n_classes, backbone_weights)
+    if name in {"vgg16", "vgg16-bn"}:
+        return Vgg16Network(channels, n_classes, backbone_weights, batch_norm=name == "vgg16-bn")
     if backbone_weights is not None:
         raise ValueError(f"network {name!r} takes no backbone weights; vgg16 does")
     if name == "compact":

@@ -1,6 +1,7 @@
 """Run folder on disk: configuration, log, state and cached outputs."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +24,8 @@ from ml.util.files import read_json, write_bytes_atomically, write_json
 #: Dropout rate, weight (out, in) and bias (out,) of one layer of a network's head.
 HeadArrays = tuple[float, npt.NDArray[np.float32], npt.NDArray[np.float32]]
 _LAYER = ("rate", "weight", "bias")
+#: Share of one cycle in which the rate rises.
+_WARMUP_SHARE = 0.25
 #: Further arguments of a data set's loader.
 DataOptions = dict[str, int]
 
@@ -81,7 +84,7 @@ class TrainConfig:
     network: str  # name of a network
     epochs: int  # at most
     batch_size: int  # images per step
-    learning_rate: float  # of Adam after warm-up
+    learning_rate: float  # of Adam after warm-up, or the largest of one cycle
     warmup_epochs: int  # over which the rate rises from a tenth
     decay_epochs: tuple[int, ...]  # after each of which the rate falls to a tenth
     patience: int  # epochs without a better validation loss before stopping
@@ -94,21 +97,26 @@ class TrainConfig:
     passes: int = 1  # showings of an image per epoch
     class_balance: float = 0.0
     augmentation: str = "light"
+    schedule: str = "steps"  # Adam and ``decay_epochs``, or ``one-cycle`` of SGD
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch_size, self.patience, self.passes) < 1 or not self.learning_rate > 0:
             raise ValueError("epochs, passes, batch size, patience and learning rate must be positive")
         if not 0 <= self.class_balance <= 1:
             raise ValueError(f"class balance must be in [0, 1], got {self.class_balance}")
-        if self.augmentation not in {"light", "wide"}:
-            raise ValueError(f"augmentation must be light or wide, got {self.augmentation!r}")
+        if self.augmentation not in {"flips", "light", "wide"}:
+            raise ValueError(f"augmentation must be flips, light or wide, got {self.augmentation!r}")
+        if self.schedule not in {"steps", "one-cycle"}:
+            raise ValueError(f"schedule must be steps or one-cycle, got {self.schedule!r}")
         if self.shift < 0:
             raise ValueError(f"shift must not be negative, got {self.shift}")
         if not 0 <= self.weight_averaging < 1:
             raise ValueError(f"weight averaging must be at least 0 and below 1, got {self.weight_averaging}")
 
-    def rate(self, epoch: int) -> float:
-        """Learning rate of an epoch, counted from zero."""
+    def rate(self, epoch: int, step: int = 0, steps: int = 1) -> float:
+        """Learning rate of a step of an epoch, both counted from zero."""
+        if self.schedule == "one-cycle":
+            return _one_cycle(self.learning_rate, epoch * steps + step, self.epochs * steps)
         if epoch < self.warmup_epochs:
             return self.learning_rate * (0.1 + 0.9 * (epoch + 1) / self.warmup_epochs)
         return float(self.learning_rate * 0.1 ** sum(epoch >= step for step in self.decay_epochs))
@@ -116,6 +124,15 @@ class TrainConfig:
     def to_dict(self) -> TrainDocument:
         """Return it as JSON values."""
         return cast(TrainDocument, to_document(self))
+
+
+def _one_cycle(largest: float, step: int, steps: int) -> float:
+    """Rate of a step as in ``torch.optim.lr_scheduler.OneCycleLR``, which has a state to keep."""
+    peak = _WARMUP_SHARE * steps - 1
+    rising = step <= peak
+    first, last = (largest / 25, largest) if rising else (largest, largest / 250_000)
+    share = step / max(peak, 1) if rising else (step - peak) / (steps - 1 - peak)
+    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
     row: EpochMetrics = {
         "epoch": epoch,
         "train_loss": loss,
-        "learning_rate": learner.config.rate(epoch),
+        "learning_rate": learner.optimiser.param_groups[0]["lr"],
         "valid_loss": validation["valid_loss"],
         "valid_agreement": validation["valid_agreement"],
         "images_per_second": round(len(training) / seconds, 1),

@@ -525,5 +525,5 @@ def test_framing_moves_and_scales_but_shows_the_cell() -> None:
 
 
 def test_a_word_that_means_no_augmentation_is_refused() -> None:
-    with pytest.raises(ValueError, match="light or wide"):
+    with pytest.raises(ValueError, match="flips, light or wide"):
         quick_config(augmentation="x")
