@@ -97,6 +97,8 @@ def test_a_signed_version_is_never_changed(service: Service, lead: dict[str, str
     assert signatures(service, specimen_id) == [signed]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_only_a_lead_signs_and_no_key(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service)
     path, body = f"/v1/specimens/{specimen_id}/signatures", {"meaning": "approved", "version": 1, "password": GOOD}
@@ -112,6 +114,8 @@ def test_only_a_lead_signs_and_no_key(service: Service, lead: dict[str, str]) ->
     assert sign(service, lead, specimen_id).status_code == 201
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_wrong_password_signs_nothing_and_counts_like_one_at_sign_in(service: Service, lead: dict[str, str]) -> None:
     specimen_id = specimen_with_cells(service)
     for password in (None, "", "wrong password 123"):
@@ -127,6 +131,8 @@ def test_a_wrong_password_signs_nothing_and_counts_like_one_at_sign_in(service: 
     assert signatures(service, specimen_id) == []
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_password_does_not_enter_the_stored_digest_of_a_request(service: Service, lead: dict[str, str]) -> None:
     specimen_id, other = specimen_with_cells(service), "quite another one"
     signed = sign(service, lead, specimen_id, "one")
@@ -174,6 +180,8 @@ def test_an_amendment_is_a_further_version_with_a_reason(
     assert (row["state"], row["signature"], row["signed_at"][:4]) == ("signed", "3", third["signed_at"][:4])
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.both_databases
 def test_of_two_leads_who_sign_at_once_one_does(service: Service, lead: dict[str, str]) -> None:
     cookies, together = [lead, another_lead(service)], Barrier(2)

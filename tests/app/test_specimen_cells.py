@@ -284,6 +284,8 @@ def test_fifty_are_stored_at_once_and_more_by_an_import_with_a_row_each(
     assert [path.stem for path in archives] == [asked.json()["id"]]  # a retry leaves none
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_import_with_a_column_of_specimens_plans_each_of_them(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

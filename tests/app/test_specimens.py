@@ -132,6 +132,8 @@ def test_a_cell_makes_its_specimen_takes_its_patient_and_stays_in_it(service: Se
     assert service.scalars(select(Specimen.external_id)) == ["S-1"]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_shares_are_those_of_the_library(service: Service) -> None:
     put_policy(service, reporting_groups=[GROUP])
     specimen_id = add_specimen(service)
@@ -368,6 +370,8 @@ def test_annotators_see_neither_specimens_nor_what_other_cells_tell_of_theirs(se
     assert service.document(f"/v1/cases/{case_id}")["class_probs_in_specimen"] is not None
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.both_databases
 def test_an_erased_patient_leaves_no_specimen(service: Service) -> None:
     kept, gone = add_specimen(service, "S-kept", patient="P1"), add_specimen(service, "S-gone", patient="P2")
@@ -436,6 +440,8 @@ def test_a_laboratory_learns_from_completely_read_specimens(service: Service, mo
     assert not service.faults()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_an_export_has_the_specimen_of_each_cell_and_its_shares(service: Service, tmp_path: Path) -> None:
     put_policy(service, reporting_groups=[GROUP])
     specimen_id = add_specimen(service)

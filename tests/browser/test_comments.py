@@ -37,6 +37,7 @@ def test_a_mark_is_placed_by_a_click_or_by_numbers_and_keeps_its_place_and_size(
     page.mouse.click(middle[0], middle[1])  # nobody is writing
     assert page.input_value("[name=x]") == ""
     page.click("[data-comment] summary")
+    page.locator("[data-comment] textarea:focus").wait_for()  # from here on the image stays in view
     stage = page.locator("[data-stage]").bounding_box()
     assert stage is not None
     middle = (stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2)

@@ -10,6 +10,8 @@ from app.database.tables import Annotator, Label, Read, Remark
 from tests.browser.conftest import Person, given, kept, set_reveal, until, upload
 from tests.support.process import Installation
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 
 @pytest.fixture(scope="module")
 def several(installation: Installation) -> Installation:
@@ -37,8 +39,6 @@ def commit(page: Page, code: str) -> None:
     page.click("[data-action=commit]")
 
 
-@pytest.mark.ci
-@pytest.mark.slow
 def test_an_answer_of_one_person_waits_through_the_session_of_another(browser: Browser, several: Installation) -> None:
     """Offline, the tab closed, another person signed in: review of the pages, 1."""
     anna = Person(browser, several, "anna")
@@ -110,8 +110,6 @@ def test_an_answer_waits_through_refusals_that_are_not_the_last_word(browser: Br
     assert set(labels(several)) - set(before) == {("cleo", "basophil", case)}
 
 
-@pytest.mark.slow
-@pytest.mark.ci
 def test_what_rests_in_the_browser_is_the_handle_and_the_class(browser: Browser, several: Installation) -> None:
     cleo = Person(browser, several, "cleo")
     case = open_case(cleo)
