@@ -10,9 +10,8 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,14 @@ from ml.metrics import evaluate
 from ml.metrics.losses import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss
 from ml.metrics.sums import Debias
+from ml.reproduce.kept_outputs import (
+    QUICK_REDRAWS,
+    REDRAWS,
+    Outputs,
+    keep_outputs,
+    read_kept_outputs,
+    redrawn_calibrations,
+)
 from ml.reproduce.report import Reproduction, Setting, Truth
 from ml.reproduce.scoring import markdown_table, triage_rows
 from ml.training.augmentation import augment_for_training
@@ -41,9 +48,8 @@ from ml.training.networks import Network
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_device, choose_precision, load_trained, train
 from ml.util.arrays import FloatArray, IntArray
-from ml.util.files import file_sha256, read_json, write_bytes_atomically, write_json
+from ml.util.files import file_sha256, read_json, write_json
 
-Floats32 = npt.NDArray[np.float32]
 _BATCH = 500
 LABELS = (2, 5)
 SAMPLES, QUICK_SAMPLES = 20, 2
@@ -92,18 +98,6 @@ class ComparedNumber(TypedDict):
 
 #: Values over seeds by method, labels per validation image and metric.
 Cells = dict[tuple[str, int, str], list[float]]
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Logits and features, (N, …) or (S, N, …) of an ensemble."""
-
-    logits: Floats32
-    features: Floats32
-
-    def rows(self, rows: npt.NDArray[np.intp]) -> "Outputs":
-        """Pick cases."""
-        return Outputs(self.logits[..., rows, :], self.features[..., rows, :])
 
 
 def config(name: str, seed: int, quick: bool, precision: str, network: str | None = None) -> TrainConfig:
@@ -182,34 +176,17 @@ def _view(images: Tensor, dataset: ImageDataset, chosen: TrainConfig, generator:
     return augment_for_training(images, dataset.preprocessing, dataset.orientation, kind, pixels, generator)
 
 
-def write_outputs(path: Path, outputs: Outputs, network: str) -> None:
-    """Keep outputs in half precision, small enough to be passed on."""
-    buffer, values = BytesIO(), {name: array.astype(np.float16) for name, array in vars(outputs).items()}
-    np.savez_compressed(buffer, allow_pickle=False, network=np.array(network), **cast(Any, values))
-    write_bytes_atomically(path, buffer.getbuffer())
-
-
-def _kept_outputs(setting: Setting, folder: Path, dataset: ImageDataset, seed: int) -> "SeedOutputs":
-    """Outputs of one seed by ``write_outputs``."""
-    path, rows = folder / f"outputs-seed-{seed}.npz", dataset.rows("valid", "test")
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file; a run of `secondread reproduce {setting.name}` writes it")
-    with np.load(path, allow_pickle=False) as data:
-        outputs = Outputs(data["logits"].astype(np.float32), data["features"].astype(np.float32))
-        network = str(data["network"])
-    if outputs.logits.shape != (len(rows), len(dataset.classes)):
-        raise ValueError(f"{path}: outputs of {len(outputs.logits)} images; the data set has {len(rows)}")
-    fitted = setting.out / f"fitted-{file_sha256(path)[:12]}"
-    fitted.mkdir(exist_ok=True)
-    return SeedOutputs(dataset, rows, {"Raw": outputs}, seed, fitted, network)
-
-
 def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
     """Train one seed (or resume) and compute its outputs."""
     device = choose_device(setting.device)
     dataset = load_blend(setting.name.replace("-", "_"), cases=QUICK_CASES if setting.quick else None)
+    rows = dataset.rows("valid", "test")
     if setting.from_outputs is not None:
-        return _kept_outputs(setting, setting.from_outputs, dataset, seed)
+        path = setting.from_outputs / f"outputs-seed-{seed}.npz"
+        kept, name = read_kept_outputs(path, len(rows), len(dataset.classes))
+        fitted = setting.out / f"fitted-{file_sha256(path)[:12]}"
+        fitted.mkdir(exist_ok=True)
+        return SeedOutputs(dataset, rows, kept, seed, fitted, name)
     chosen = config(setting.name, seed, setting.quick, choose_precision("auto", device), setting.network)
     folder = RunFolder(setting.out / f"seed-{seed}")
 
@@ -219,7 +196,6 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
 
     train(dataset, chosen, folder, device=device, observer=training)
     network = load_trained(folder)
-    rows = dataset.rows("valid", "test")
     samples = QUICK_SAMPLES if setting.quick else SAMPLES
 
     def outputs_of(kind: str) -> Outputs:
@@ -244,7 +220,8 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
 
     kinds = ("Raw", "MCDO") if setting.name == "mix-mnist" else ("Raw", "MCDO", "TTA")
     outputs = {kind: outputs_of(kind) for kind in kinds}
-    write_outputs(setting.out / f"outputs-seed-{seed}.npz", outputs["Raw"], chosen.network)
+    path = setting.out / f"outputs-seed-{seed}.npz"
+    keep_outputs(path, outputs, chosen.network, np.flatnonzero(dataset.partition[rows] == "valid"))
     return SeedOutputs(dataset, rows, outputs, seed, folder.path, chosen.network)
 
 
@@ -271,10 +248,13 @@ class SeedOutputs:
     @property
     def true_probs(self) -> FloatArray:
         """True class probabilities (N, K) of the test images."""
+        return self._true_probs("test")
+
+    def _true_probs(self, partition: str) -> FloatArray:
         probs = self.dataset.true_probs
         if probs is None:
             raise ValueError(f"data set {self.dataset.name!r} has no true probabilities")
-        return probs[self.dataset.rows("test")]
+        return probs[self.dataset.rows(partition)]
 
     def rows(self, labels: int, truth: Truth) -> Iterator[Row]:
         """Every method with that many labels per validation image."""
@@ -314,6 +294,17 @@ class SeedOutputs:
             write_json(path, {step: calibration.to_dict() for step, calibration in fitted.items()})
         document = read_json(path)
         return {step: Calibration.from_dict(document[step]) for step in STEPS}
+
+    def redrawn(self, labels: int, draws: int) -> Iterator[Row]:
+        """Losses of disagreement after calibrations on labels that are drawn again, a row each draw and method."""
+        valid, test = self.part("Raw", "valid"), self.part("Raw", "test")
+        _, names = self._valid_labels(labels)
+        probs = self._true_probs("valid")
+        for fitted in redrawn_calibrations(valid, probs, names, labels, draws=draws, seed=self.seed):
+            for step, calibration in fitted.items():
+                served = calibration.apply(test.logits, test.features)
+                metrics = exact_metrics(self.true_probs, served.class_probs, served.disagreement_probs, debias="paper")
+                yield Row(f"Raw{step}", labels, self.seed, {name: metrics[name].value for name in ("L_D", "CE_D")})
 
     def _valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
         """Label histograms and names of validation images."""
@@ -374,6 +365,7 @@ def reproduce(setting: Setting) -> Reproduction:
     for seed in setting.seeds[1:]:
         rows += _seed_rows(setting, seed_outputs(setting, seed))
     verdict, further = verdicts(setting.name, rows)
+    redrawn = list(_redrawn_rows(setting, first))
     kind = "MCDO" if "MCDO" in first.outputs else "Raw"
     triage = triage_rows(first.test_counts, _distributions(first, kind)[f"{kind}+ts+α"], None)
     short = "A short version on few images: its numbers show only that everything runs."
@@ -386,6 +378,7 @@ def reproduce(setting: Setting) -> Reproduction:
                 short if setting.quick else _TRAINING.get(first.network, _TRAINING[setting.name]),
                 verdict,
                 tables(setting.name, gathered(rows)),
+                _redraws_table(gathered(rows), gathered(redrawn)),
             ]
         ),
         charts={
@@ -394,7 +387,12 @@ def reproduce(setting: Setting) -> Reproduction:
             **_reliability(first),
             "triage": triage_chart(triage),
         },
-        further={**further, "triage": triage, "network": first.network},
+        further={
+            **further,
+            "triage": triage,
+            "network": first.network,
+            "redrawn": [asdict(row) for row in redrawn],
+        },
     )
 
 
@@ -404,6 +402,25 @@ def _seed_rows(setting: Setting, outputs: SeedOutputs) -> list[Row]:
         setting.observer(f"seed {outputs.seed}: calibrating with {labels} labels", done, len(LABELS))
         rows += outputs.rows(labels, setting.truth)
     return rows
+
+
+def _redrawn_rows(setting: Setting, outputs: SeedOutputs) -> Iterator[Row]:
+    draws = QUICK_REDRAWS if setting.quick else REDRAWS
+    for done, labels in enumerate(LABELS):
+        setting.observer(f"seed {outputs.seed}: {draws} redraws of {labels} labels", done, len(LABELS))
+        yield from outputs.redrawn(labels, draws)
+
+
+def _redraws_table(cells: Cells, redrawn: Cells) -> str:
+    """CE_φ with the paper's labels of the validation images, and with labels that are drawn again."""
+    rows = []
+    for (method, labels, metric), values in redrawn.items():
+        if metric == "CE_D":
+            spread = f"{np.mean(values):.4f} | {min(values):.4f} to {max(values):.4f}"
+            rows.append([f"{method}({labels})", f"{cells[method, labels, metric][0]:.4f}", spread])
+    draws = max(map(len, redrawn.values()))
+    head = f"method | CE_φ, the paper's labels | mean of {draws} redraws | range"
+    return f"## Labels of the validation images drawn again\n\n{markdown_table(head, rows)}"
 
 
 def paper_numbers(name: str) -> list[tuple[str, str, int, str, float]]:

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from ml.cli.shared import Pace
 from ml.datasets.base import ImageDataset
+from ml.reproduce.kept_outputs import Outputs, keep_outputs, read_kept_outputs
 from ml.reproduce.report import Setting, reproduce
 from ml.training import learner as learning
 from ml.training.augmentation import flip
@@ -146,5 +147,20 @@ def test_tables_are_made_from_kept_outputs(tmp_path: Path) -> None:
 
     before = losses("run", network="vgg16-bn")
     assert (tmp_path / "run" / "outputs-seed-0.npz").stat().st_size < 20_000_000
-    after = losses("again", from_outputs=tmp_path / "run")
-    assert after == pytest.approx({key: loss for key, loss in before.items() if key[0].startswith("Raw")}, abs=0.01)
+    assert losses("again", from_outputs=tmp_path / "run") == pytest.approx(before, abs=0.01)
+
+
+def test_kept_outputs_are_half_precision_and_leading_components(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "outputs.npz"
+    hidden = rng.normal(size=(40, 3)) @ rng.normal(size=(3, 30)) + 5  # three directions carry all
+    raw = Outputs(rng.normal(size=(40, 4)).astype(np.float32), hidden.astype(np.float32))
+    several = Outputs(rng.normal(size=(14, 40, 4)).astype(np.float32), np.stack([raw.features] * 14))
+    keep_outputs(path, {"Raw": raw, "TTA": several}, "compact", np.arange(20))
+    kept, network = read_kept_outputs(path, 40, 4)
+    assert (network, list(kept)) == ("compact", ["Raw", "TTA"])
+    np.testing.assert_allclose(kept["TTA"].logits, several.logits[:12], rtol=1e-3)
+    np.testing.assert_array_equal(kept["TTA"].features[11], kept["Raw"].features)
+    distances = [((each[:, None] - each[None]) ** 2).sum(-1) for each in (raw.features, kept["Raw"].features)]
+    np.testing.assert_allclose(*distances, rtol=0.01, atol=0.05)
+    with pytest.raises(ValueError, match="Raw has outputs of 40 images; the data set has 41"):
+        read_kept_outputs(path, 41, 4)
