@@ -4,12 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, get_args
 
+from ml.label_files.cvat import read_cvat
+from ml.label_files.json_exports import read_coco, read_label_studio
 from ml.label_files.rows import UNNAMED, Format, LabelFileError, LabelRow, Rows
 from ml.label_files.tables import find_kind_of_table, read_labels, read_wide
 
 #: Bytes by which a format is detected.
 START = 65536
-_READERS: dict[Format, Callable[[BinaryIO, str], Rows]] = {"labels": read_labels, "wide": read_wide}
+_READERS: dict[Format, Callable[[BinaryIO, str], Rows]] = {
+    "labels": read_labels,
+    "label-studio": read_label_studio,
+    "cvat": read_cvat,
+    "coco": read_coco,
+    "wide": read_wide,
+}
 
 
 def detect_format(name: str, start: bytes) -> Format | None:
@@ -35,7 +43,7 @@ def detect_format(name: str, start: bytes) -> Format | None:
     return find_kind_of_table(text) if name.lower().endswith((".csv", ".txt")) else None
 
 
-def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Rows:  # noqa: A002 - as in `open`
+def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Rows:
     """Read the labels of a file, in its order.
 
     Args:
@@ -70,7 +78,13 @@ def _read(stream: BinaryIO, name: str, form: Format | None) -> Rows:
 
 
 def read_class_folders(folder: Path) -> Rows:
-    """Read the labels of images that are sorted into one folder per class."""
+    """Read the labels of images that are sorted into one folder per class.
+
+    Raises:
+        LabelFileError: no such folder.
+    """
+    if not folder.is_dir():
+        raise LabelFileError(f"{folder}: no such folder")
     for path in sorted(folder.glob("*/*")):
         if path.is_file() and not path.name.startswith("."):
             image = path.relative_to(folder).as_posix()
