@@ -52,7 +52,7 @@ def write_label_studio(out: Path) -> None:
     box = [boxes.label([CLASSES[0]], x=1, y=1, width=10, height=10)._dict()]
     several = [choices.label(CLASSES[:2])._dict()]
     for task, (image, labels) in enumerate(LABELS.items(), start=11):
-        stored = f"/data/local-files/?d={image}" if "/" in image else f"/data/upload/1/0a1b2c3{task % 10}-{image}"
+        address = f"/data/local-files/?d={image}" if "/" in image else f"/data/upload/1/0a1b2c3{task % 10}-{image}"
         results = [
             (name, [choices.label([CLASSES[label]])._dict()])
             for name, label in zip(ANNOTATORS, labels, strict=True)
@@ -67,13 +67,12 @@ def write_label_studio(out: Path) -> None:
             at = datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(minutes=number)
             for region in result:
                 region["id"] = f"region-{number}"  # random otherwise
-            annotation = Annotation(
-                id=number, result=result, created_at=at, updated_at=at, was_cancelled=not result, lead_time=2.5, task=task
-            )
+            times = {"created_at": at, "updated_at": at, "lead_time": 2.5}
+            annotation = Annotation(id=number, result=result, was_cancelled=not result, task=task, **times)
             document = json.loads(annotation.json(exclude_none=True))
             document["completed_by"] = json.loads(user.json(exclude_none=True)) if "@" in who else 1
             annotations.append(document)
-        tasks.append({"id": task, "data": {"image": stored}, "annotations": annotations, "predictions": []})
+        tasks.append({"id": task, "data": {"image": address}, "annotations": annotations, "predictions": []})
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / "tasks"
         stored.mkdir()
@@ -89,9 +88,7 @@ def make_dataset(*, with_box: bool) -> Dataset:
     """Labels of whole images, and one box if wanted."""
     items = []
     for image in LABELS:
-        annotations = [
-            Label(label, attributes={"annotator": name}) for other, name, label in GIVEN if other == image
-        ]
+        annotations = [Label(label, attributes={"annotator": name}) for other, name, label in GIVEN if other == image]
         if with_box and image == "cell 1.png":
             annotations.append(Bbox(1, 1, 10, 10, label=0))
         items.append(DatasetItem(image.removesuffix(".png"), annotations=annotations))

@@ -1,110 +1,62 @@
 """Labels of whole images in "CVAT for images 1.1"."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
 from typing import BinaryIO
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from ml.label_files.rows import UNNAMED, BadRow, LabelFileError, LabelRow, Rows
 from ml.messages import Message
 
-_CHUNK = 65536
+
+class _Tree(ElementTree.TreeBuilder):
+    """Refuses declarations, which CVAT never writes and which can make a small file huge."""
+
+    def doctype(self, *_: object) -> None:
+        """Refuse a document type before anything in it is read."""
+        raise LabelFileError("a document type is not allowed: export the labels again")
 
 
-def read_cvat(stream: BinaryIO, name: str) -> Rows:
-    """Read the tags of images."""
-    images, parser = _Images(name), expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartDoctypeDeclHandler = images.refuse_document_type
-    parser.StartElementHandler = images.start
-    parser.CharacterDataHandler = images.add_text
-    parser.EndElementHandler = images.end
-    more = True
-    while more:
-        chunk = stream.read(_CHUNK)
-        more = bool(chunk)
-        try:
-            parser.Parse(chunk, not more)
-        except expat.ExpatError as exc:
-            raise LabelFileError(f"{name}: this is no XML: {exc}") from exc
-        yield from images.rows
-        images.rows.clear()
+def read_cvat(stream: BinaryIO) -> Rows:
+    """Read the tags of images; the annotator is an attribute of the tag, else the assignee."""
+    try:
+        root = ElementTree.parse(stream, ElementTree.XMLParser(target=_Tree())).getroot()  # noqa: S314 - see _Tree
+    except (ElementTree.ParseError, LookupError) as exc:
+        raise LabelFileError(f"this is no XML: {exc}") from exc
+    if root.tag != "annotations":
+        raise LabelFileError(f"this is no export of CVAT: its first element is {root.tag!r}")
+    assignees = _list_assignees(root)
+    for part in root:
+        if part.tag == "image":
+            owners = (part.get("task_id"), "project") if "task_id" in part.attrib else ("job", "task", "project")
+            yield from _read_image(part, next((assignees[key] for key in owners if key in assignees), UNNAMED))
+        elif part.tag not in {"version", "meta"}:
+            place = f"{part.tag} {part.get('id', '')}".rstrip()
+            yield BadRow(place, Message("{kind} is not a label of the whole image", kind=part.tag))
 
 
-class _Images:
-    """Rows of the images that the parser has read."""
+def _list_assignees(root: ElementTree.Element) -> dict[str | None, str]:
+    """Assignees of the job, task and project, and of each task by its id."""
+    assignees: dict[str | None, str] = {}
+    for kind in ("job", "task", "project"):
+        for owner in root.iterfind(f"meta//{kind}"):
+            if assignee := (owner.findtext("assignee/username") or "").strip():
+                assignees |= {kind: assignee, **({owner.findtext("id"): assignee} if kind == "task" else {})}
+    return assignees
 
-    def __init__(self, name: str) -> None:
-        self.rows: list[LabelRow | BadRow] = []
-        self._name, self._path, self._text = name, list[str](), ""
-        # of a job, task or project, and of each task of a project by its id
-        self._assignees: dict[str, str] = {}
-        self._task = ""
-        self._image: Mapping[str, str] = {}
-        # label and annotator of each tag
-        self._tags: list[tuple[str, str]] = []
-        self._attribute = ""
 
-    def refuse_document_type(self, *_: object) -> None:
-        """Refuse declarations, which CVAT never writes and which can make a small file huge."""
-        raise LabelFileError(f"{self._name}: a document type is not allowed: export the labels again")
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin an element."""
-        self._path.append(tag)
-        self._text = ""
-        if len(self._path) == 1 and tag != "annotations":
-            raise LabelFileError(f"{self._name}: this is no export of CVAT: its first element is {tag!r}")
-        if self._path == ["annotations", "image"]:
-            self._image, self._tags = attributes, []
-        elif self._path == ["annotations", "image", "tag"]:
-            self._tags.append((attributes.get("label", ""), self._assignee()))
-        elif self._path == ["annotations", "image", "tag", "attribute"]:
-            self._attribute = attributes.get("name", "")
-        elif self._path[:2] == ["annotations", "image"] and len(self._path) == 3:
-            self._add_bad_row(Message("{kind} is not a label of the whole image", kind=tag))
-        elif self._path == ["annotations", "track"]:
-            place = f"track {attributes.get('id', '')}".rstrip()
-            self.rows.append(BadRow(place, Message("{kind} is not a label of the whole image", kind=tag)))
-
-    def add_text(self, text: str) -> None:
-        """Take text of an element."""
-        self._text += text
-
-    def end(self, tag: str) -> None:
-        """End an element."""
-        text = self._text.strip()
-        if self._path[-2:] == ["task", "id"]:
-            self._task = text
-        elif self._path[-2:] == ["assignee", "username"] and text:
-            owner = self._path[-3]
-            self._assignees[owner] = text
-            if owner == "task":
-                self._assignees[self._task] = text
-        elif self._path == ["annotations", "image", "tag", "attribute"] and self._attribute == "annotator" and text:
-            self._tags[-1] = (self._tags[-1][0], text)
-        elif self._path == ["annotations", "image"]:
-            self._end_image()
-        self._path.pop()
-        self._text = ""
-
-    def _assignee(self) -> str:
-        owners = (self._image["task_id"], "project") if "task_id" in self._image else ("job", "task", "project")
-        return next((self._assignees[owner] for owner in owners if owner in self._assignees), UNNAMED)
-
-    def _end_image(self) -> None:
-        image = self._image.get("name", "").replace("\\", "/")
-        for annotator, n in Counter(annotator for _, annotator in self._tags).items():
-            labels = [label for label, other in self._tags if other == annotator]
-            if n > 1:
-                self._add_bad_row(Message("{n} tags of {annotator}, and one is needed", n=n, annotator=annotator))
-            elif not image or not labels[0]:
-                self._add_bad_row(Message("the label is empty") if image else Message("the image is not named"))
-            else:
-                self.rows.append(LabelRow(image, annotator, labels[0], None, False, self._place()))
-
-    def _add_bad_row(self, reason: str) -> None:
-        self.rows.append(BadRow(self._place(), reason))
-
-    def _place(self) -> str:
-        return f"image {self._image.get('name') or self._image.get('id', '')}"
+def _read_image(image: ElementTree.Element, assignee: str) -> Rows:
+    name, labels = image.get("name", "").replace("\\", "/"), defaultdict[str, list[str]](list)
+    place = f"image {name or image.get('id', '')}"
+    for part in image:
+        if part.tag == "tag":
+            labels[part.findtext("attribute[@name='annotator']") or assignee].append(part.get("label", ""))
+        else:
+            yield BadRow(place, Message("{kind} is not a label of the whole image", kind=part.tag))
+    for annotator, (label, *others) in labels.items():
+        if others:
+            n = 1 + len(others)
+            yield BadRow(place, Message("{n} tags of {annotator}, and one is needed", n=n, annotator=annotator))
+        elif not name or not label:
+            yield BadRow(place, Message("the label is empty") if name else Message("the image is not named"))
+        else:
+            yield LabelRow(name, annotator, label, None, False, place)

@@ -1,7 +1,8 @@
 """Reads label files of every format, and detects the format."""
 
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import BinaryIO, get_args
 
 from ml.label_files.cvat import read_cvat
@@ -11,7 +12,7 @@ from ml.label_files.tables import find_kind_of_table, read_labels, read_wide
 
 #: Bytes by which a format is detected.
 START = 65536
-_READERS: dict[Format, Callable[[BinaryIO, str], Rows]] = {
+_READERS: dict[Format, Callable[[BinaryIO], Rows]] = {
     "labels": read_labels,
     "label-studio": read_label_studio,
     "cvat": read_cvat,
@@ -47,7 +48,7 @@ def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Ro
     """Read the labels of a file, in its order.
 
     Args:
-        source: the file, or a seekable stream at its beginning.
+        source: the file, or a seekable stream at its beginning, whose name is in the places if it has one.
         format: format of the file; detected if omitted.
 
     Yields:
@@ -61,10 +62,15 @@ def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Ro
         try:
             with source.open("rb") as stream:
                 yield from _read(stream, source.name, format)
-        except OSError as exc:
-            raise LabelFileError(f"{source}: {exc.strerror or exc}") from exc
+        except (LabelFileError, OSError) as exc:
+            raise LabelFileError(f"{source}: {getattr(exc, 'strerror', None) or exc}") from exc
         return
-    yield from _read(source, Path(getattr(source, "name", None) or "").name, format)
+    name = PurePath(str(getattr(source, "name", ""))).name
+    try:
+        for row in _read(source, name, format):
+            yield replace(row, place=f"{name} {row.place}".lstrip())
+    except LabelFileError as exc:
+        raise LabelFileError(f"{name or 'labels'}: {exc}") from exc
 
 
 def _read(stream: BinaryIO, name: str, form: Format | None) -> Rows:
@@ -73,8 +79,8 @@ def _read(stream: BinaryIO, name: str, form: Format | None) -> Rows:
         stream.seek(0)
     if form is None:
         formats = ", ".join(get_args(Format))
-        raise LabelFileError(f"{name}: the format of the labels cannot be detected: name one of {formats}")
-    yield from _READERS[form](stream, name)
+        raise LabelFileError(f"the format of the labels cannot be detected: name one of {formats}")
+    yield from _READERS[form](stream)
 
 
 def read_class_folders(folder: Path) -> Rows:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from ml.label_files.rows import UNNAMED, BadRow, LabelFileError, LabelRow, Rows, read_time
+from ml.label_files.rows import IMAGE_END, UNNAMED, BadRow, LabelFileError, LabelRow, Rows, read_time
 from ml.messages import Message
 
-_IMAGE = re.compile(r"\.(png|jpe?g|tiff?|bmp|gif|webp|dcm)$", re.IGNORECASE)
 #: Where Label Studio serves files of a folder or a bucket from, and the key of their name.
 _SERVED = {"/data/local-files": "d", "/storage-data/uploaded": "filepath"}
 #: Before the name of an uploaded file.
@@ -18,14 +17,14 @@ _UPLOAD = re.compile(r"(/?data/)?upload/\d+/([0-9a-f]{8}-)?")
 _NOTES = {"textarea", "rating"}
 
 
-def read_label_studio(stream: BinaryIO, name: str) -> Rows:
+def read_label_studio(stream: BinaryIO) -> Rows:
     """Read the annotations of tasks, without the skipped ones."""
-    for number, task in enumerate(_load(stream, name, list), start=1):
+    for number, task in enumerate(_load(stream, list), start=1):
         if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
-            raise LabelFileError(f"{name} task {number}: there is no 'data': export the project as JSON, not JSON-MIN")
+            raise LabelFileError(f"task {number}: there is no 'data': export the project as JSON, not JSON-MIN")
         annotations = task.get("annotations")
         if not isinstance(annotations, list):
-            raise LabelFileError(f"{name} task {number}: there is no list 'annotations': export the project as JSON")
+            raise LabelFileError(f"task {number}: there is no list 'annotations': export the project as JSON")
         for position, annotation in enumerate(annotations, start=1):
             if not isinstance(annotation, dict):
                 yield BadRow(f"task {task.get('id', number)} annotation {position}", Message("it is not an object"))
@@ -65,7 +64,7 @@ def _find_image(data: Mapping[str, Any], to_name: Any) -> str | None:
     texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
     if str(to_name) in texts:
         return cut_storage(texts[str(to_name)])
-    return next((cut for cut in map(cut_storage, texts.values()) if _IMAGE.search(cut)), None)
+    return next((cut for cut in map(cut_storage, texts.values()) if IMAGE_END.search(cut)), None)
 
 
 def cut_storage(address: str) -> str:
@@ -94,13 +93,13 @@ def _name_annotator(completed_by: Any) -> str:
     return UNNAMED if completed_by is None else str(completed_by) or UNNAMED
 
 
-def read_coco(stream: BinaryIO, name: str) -> Rows:
+def read_coco(stream: BinaryIO) -> Rows:
     """Read the annotations of whole images in the manner of COCO."""
-    document = _load(stream, name, dict)
-    images, categories = _names(document, name, "images", "file_name"), _names(document, name, "categories", "name")
+    document = _load(stream, dict)
+    images, categories = _names(document, "images", "file_name"), _names(document, "categories", "name")
     annotations = document.get("annotations")
     if not isinstance(annotations, list):
-        raise LabelFileError(f"{name}: 'annotations' must be a list")
+        raise LabelFileError("'annotations' must be a list")
     for position, row in enumerate(annotations, start=1):
         if not isinstance(row, dict):
             yield BadRow(f"annotation {position}", Message("it is not an object"))
@@ -118,21 +117,21 @@ def read_coco(stream: BinaryIO, name: str) -> Rows:
             yield LabelRow(images[str(image)], str(stated or UNNAMED), categories[str(label)], None, False, place)
 
 
-def _names(document: Mapping[str, Any], name: str, what: str, key: str) -> dict[str, str]:
+def _names(document: Mapping[str, Any], what: str, key: str) -> dict[str, str]:
     """Names of images or categories by their id."""
     rows = document.get(what)
     try:
         return {str(row["id"]): str(row[key]).replace("\\", "/") for row in rows}  # type: ignore[union-attr]
     except (KeyError, TypeError) as exc:
-        raise LabelFileError(f"{name}: '{what}' must be a list of objects with id and {key}") from exc
+        raise LabelFileError(f"'{what}' must be a list of objects with id and {key}") from exc
 
 
-def _load(stream: BinaryIO, name: str, kind: type) -> Any:
+def _load(stream: BinaryIO, kind: type) -> Any:
     try:
         document = json.load(stream)
     except (ValueError, RecursionError) as exc:
-        raise LabelFileError(f"{name}: this is no JSON: {exc}") from exc
+        raise LabelFileError(f"this is no JSON: {exc}") from exc
     if not isinstance(document, kind):
         expected = "a list of tasks" if kind is list else "an object with images, annotations and categories"
-        raise LabelFileError(f"{name}: {expected} is needed, got {type(document).__name__}")
+        raise LabelFileError(f"{expected} is needed, got {type(document).__name__}")
     return document
