@@ -60,8 +60,10 @@ def _list_choices(value: Any) -> list[Any]:
 
 
 def _find_image(data: Mapping[str, Any], to_name: Any) -> str | None:
-    """File of a task: under the name of the labelled object, else the first that is an image."""
+    """External id of a task, else its file: under the name of the labelled object, else the first that is an image."""
     texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
+    if "external_id" in texts:
+        return texts["external_id"]
     if str(to_name) in texts:
         return cut_storage(texts[str(to_name)])
     return next((cut for cut in map(cut_storage, texts.values()) if IMAGE_END.search(cut)), None)
