@@ -60,11 +60,13 @@ def write_label_studio(
 
 def write_croissant(out: Path, at: datetime) -> None:
     """Write ``croissant.json``: files, their digests, and the columns of the tables with their types."""
-    images = {"@type": "cr:FileSet", "@id": "images", "name": "images"}
-    distribution: list[dict[str, Any]] = [images | {"encodingFormat": "image/png", "includes": "images/*.png"}]
-    source = {"fileSet": {"@id": "images"}, "extract": {"fileProperty": "content"}}
-    field = {"@type": "cr:Field", "@id": "images/content", "dataType": "sc:ImageObject", "source": source}
-    records: list[dict[str, Any]] = [{"@type": "cr:RecordSet", "@id": "image-files", "field": [field]}]
+    distribution, records = list[dict[str, Any]](), list[dict[str, Any]]()
+    if any((out / "images").iterdir()):
+        images = {"@type": "cr:FileSet", "@id": "images", "name": "images", "encodingFormat": "image/png"}
+        distribution.append(images | {"includes": "images/*.png"})
+        source = {"fileSet": {"@id": "images"}, "extract": {"fileProperty": "content"}}
+        field = {"@type": "cr:Field", "@id": "images/content", "dataType": "sc:ImageObject", "source": source}
+        records.append({"@type": "cr:RecordSet", "@id": "image-files", "field": [field]})
     for name in _TABLES:
         path = out / f"{name}.csv"
         if path.is_file():

@@ -39,7 +39,7 @@ def _read_annotation(place: str, data: Mapping[str, Any], annotation: Mapping[st
     answers = [row for row in answers if str(row.get("type")) not in _NOTES]
     others = [str(row.get("type")) for row in answers if row.get("type") != "choices"]
     if others:
-        return BadRow(place, Message("{kind} is not a choice for the image", kind=others[0]))
+        return BadRow(place, Message("{kind} is not a label of the whole image", kind=others[0]))
     choices = [choice for row in answers for choice in _list_choices(row.get("value"))]
     if len(choices) != 1 or not isinstance(choices[0], str) or not choices[0]:
         return BadRow(place, Message("{n} choices, and one is needed", n=len(choices)))
