@@ -251,7 +251,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""
-    from ml.release.card import refinement_sentence
+    from ml.release.card import CONSTANT_CONCENTRATION, refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
@@ -262,6 +262,7 @@ def calibrate(
         lines.append(f"{step:<26}" + "  ".join(cells))
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
+    lines += [CONSTANT_CONCENTRATION] if report["constant_concentration"] else []
     refined = refinement_sentence(report["fit"])
     lines += [refined] if refined else []
     lines += _on_disagreement(report.get("disagreement"))

@@ -72,6 +72,7 @@ class CalibrationReport(TypedDict):
     held_out: dict[str, dict[str, EstimateDocument]]
     mc_dropout: DropoutDocument | None
     disagreement_calibrated: bool
+    constant_concentration: bool
     disagreement: DisagreementDocument | None
 
 
