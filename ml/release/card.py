@@ -235,12 +235,13 @@ _UNKNOWN_LICENCES = {"", "not stated"}
 
 def front_matter(card: Card) -> str:
     """YAML of a Hugging Face model card, with what the card knows; the values are JSON, which YAML contains."""
-    known: dict[str, object] = {}
-    if card["licence"] not in _UNKNOWN_LICENCES:
-        licence = _LICENCES.get(card["licence"])
-        known |= {"license": licence} if licence else {"license": "other", "license_name": card["licence"]}
-    known |= {"library_name": "secondread", "pipeline_tag": "image-classification"}
-    known["tags"] = ["onnx", "cell-images", "calibration", "annotator-disagreement"]
+    known: list[tuple[str, object]] = []
+    if card["licence"] in _LICENCES:
+        known.append(("license", _LICENCES[card["licence"]]))
+    elif card["licence"] not in _UNKNOWN_LICENCES:
+        known += [("license", "other"), ("license_name", card["licence"])]
+    known += [("library_name", "secondread"), ("pipeline_tag", "image-classification")]
+    known.append(("tags", ["onnx", "cell-images", "calibration", "annotator-disagreement"]))
     values = list(card["held_out"].values())[-1] if card["held_out"] else {}
     metrics = [
         {"type": name, "name": meaning, "value": round(metric["value"], 4)}
@@ -250,8 +251,8 @@ def front_matter(card: Card) -> str:
     if metrics:
         cells = {"type": "held-out-cells", "name": f"{card['n_held_out']:,} held-out cells"}
         result = {"task": {"type": "image-classification"}, "dataset": cells, "metrics": metrics}
-        known["model-index"] = [{"name": card["name"], "results": [result]}]
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in known.items()]
+        known.append(("model-index", [{"name": card["name"], "results": [result]}]))
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in known]
     return f"---\n{''.join(lines)}---\n\n"
 
 
