@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import uniform_filter
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
@@ -81,10 +82,9 @@ def _hsv_cells(pixels: Pixels) -> IntArray:
 def _textures(pixels: Pixels) -> FloatArray:
     """Shares of local binary patterns, of local deviations and of gradients."""
     grey = pixels.mean(axis=-1) / 255
-    padded = np.pad(grey, ((0, 0), (1, 1), (1, 1)), mode="edge")
-    window = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    mean, square = (uniform_filter(values, (1, 3, 3), mode="nearest") for values in (grey, grey**2))
     down, across = (np.gradient(grey, axis=axis) for axis in (1, 2))
-    amounts = (window.std(axis=(-2, -1)), np.hypot(down, across))
+    amounts = (np.sqrt(np.maximum(square - mean**2, 0)), np.hypot(down, across))
     parts = [_shares(np.digitize(amount, _EDGES), len(_EDGES) + 1) for amount in amounts]
     return np.hstack([*parts, *(_shares(_binary_patterns(grey, radius), _PATTERNS) for radius in _RADII)])
 
