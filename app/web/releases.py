@@ -31,7 +31,10 @@ from app.web.forms import (
 from app.web.jobs import RefusedRecalibration, describe_refusal
 from app.web.page import ManagerForm, ManagerPage, Page, ViewerPage
 from app.web.render import redirect_to
+from ml.calibration.calibration import Calibration
+from ml.release.artifact import has_constant_concentration
 from ml.release.card import Card, CardContents, adaptation_sentence
+from ml.util.files import read_json
 
 #: Jobs of a kind among which one that has ended is looked for.
 _NEWEST = 10
@@ -91,6 +94,16 @@ class ReleaseView:
     words: dict[str, str]
     adapted: str | None = None
     parent: releases_service.ReleaseOut | None = None
+    constant_concentration: bool = False
+
+
+def _has_constant_concentration(context: ServiceContext, row: ReleaseRow) -> bool:
+    """By the calibration itself: cards of earlier versions do not state it."""
+    path = context.folders.path(f"releases/{row.id}") / "calibration.json"
+    try:
+        return has_constant_concentration(row.card, Calibration.from_dict(read_json(path)))
+    except (OSError, ValueError):
+        return False
 
 
 def _describe_adaptation(card: Card) -> str | None:
@@ -141,6 +154,7 @@ def load_release_view(session: Session, context: ServiceContext, release_id: uui
         METRIC_MEANINGS,
         _describe_adaptation(row.card),
         None if parent is None else releases_service.describe_release(session, parent),
+        _has_constant_concentration(context, row),
     )
 
 

@@ -128,6 +128,12 @@ class Calibration:
         if self.constant_disagreement is not None and not 0 <= self.constant_disagreement <= 1:
             raise ValueError(f"constant_disagreement must be a probability, got {self.constant_disagreement}")
 
+    @property
+    def has_constant_concentration(self) -> bool:
+        """Whether one concentration, the same for all cases, gives their disagreement probabilities."""
+        head = self.concentration
+        return head is not None and not head.weight.any() and self.constant_disagreement is None
+
     def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
         """Predict from logits (N, K) and features (N, D), or (S, N, …).
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.cli.shared import Json, emit, figure, progress_bars, say
-from ml.cli.stages import data_options
+from ml.cli.stages import data_options, say_loading
 
 if TYPE_CHECKING:
     from ml.release.adapting import AdaptReport
@@ -136,16 +136,16 @@ def quantize(
     temperature, concentration head and checks are fitted again on them, and both networks are judged on the partition
     test. Images that the release was made with judge nothing.
     """
-    from ml.datasets.base import DATASET_NAMES, load_dataset
+    from ml.datasets.base import is_built_in, load_dataset
     from ml.release.artifact import read_release, require_empty
     from ml.training.quantize import QuantizationRequest, quantize_release
 
     source = read_release(release)
     require_empty(out)
     drawn = int(source.card["seed"]) if seed is None else seed
-    say(f"loading data set {data}")
+    say_loading(data)
     options = data_options(data, cases, valid_labels, None, None, drawn)
-    if data not in DATASET_NAMES:  # a folder is read as the release's network sees it
+    if not is_built_in(data):  # a folder is read as the release's network sees it
         seen = source.preprocessing
         options = data_options(data, cases, valid_labels, seen.size, seen.crop, drawn)
         options |= {} if seen.channels == 3 else {"grey": True}

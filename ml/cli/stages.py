@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ml.training.processes import Processes
     from ml.training.run_folder import TrainConfig
 
-#: Between two lines that say how a training goes.
-_LINE_SECONDS = 0.5
+#: Seconds between two lines about a training: on a terminal, and in a log, which has one an epoch besides.
+_BAR_SECONDS, _LOG_SECONDS = 0.5, 60.0
 #: Epochs and largest rate of one cycle, unless given.
 _CYCLE_EPOCHS, _CYCLE_RATE = 24, 0.1
 
@@ -30,8 +30,8 @@ class TrainingBar:
     """Training progress on stderr: epoch, loss, speed, time left."""
 
     def __init__(self, epochs: int) -> None:
-        self.epochs, self.pace = epochs, Pace(_LINE_SECONDS)
-        self.console = Console(stderr=True)
+        self.epochs, self.console = epochs, Console(stderr=True)
+        self.pace = Pace(_BAR_SECONDS if self.console.is_terminal else _LOG_SECONDS)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task("starting", total=None)
@@ -50,11 +50,11 @@ class TrainingBar:
         if not self.pace.line_is_due(done) and not last:  # reading waits for a GPU
             return
         line = (
-            f"epoch {report.epoch + 1}/{self.epochs}  loss {report.loss:.4f}  {report.images_per_second:,.0f} images/s"
-            f"  {self.pace.left(done, self.epochs * report.steps)} left"
+            f"epoch {report.epoch + 1}/{self.epochs}  step {report.step}/{report.steps}  loss {report.loss:.4f}  "
+            f"{report.images_per_second:,.1f} images/s  {self.pace.left(done, self.epochs * report.steps)} left"
         )
         self.bar.update(self.task, description=line)
-        if not self.console.is_terminal and last:
+        if not self.console.is_terminal:
             say(line)
 
 
@@ -65,9 +65,19 @@ def data_options(
     data: str, cases: int | None, valid_labels: int | None, size: int | None, crop: int | None, seed: int
 ) -> dict[str, int]:
     """Arguments of the data set's loader; it refuses unknown ones."""
+    from ml.datasets.base import is_built_in
+
     options = {"count": cases, "valid_labels": valid_labels, "size": size, "crop": crop}
     given = {name: value for name, value in options.items() if value is not None}
-    return given if data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"} else given | {"seed": seed}
+    seedless = is_built_in(data) and data in {"mix_mnist", "mix_cifar10", "pbc_nucleus"}
+    return given if seedless else given | {"seed": seed}
+
+
+def say_loading(data: str) -> None:
+    """Report what is loaded, a folder rather than the data set of its name."""
+    from ml.datasets.base import folder_note
+
+    say(folder_note(data) or f"loading data set {data}")
 
 
 @commands.command()
@@ -142,17 +152,19 @@ def train(
 
     from ml.datasets.base import load_dataset
     from ml.training.data import EPOCHS, augmentation_for, batch_for, passes_for
+    from ml.training.networks import require_network
     from ml.training.processes import started_processes
     from ml.training.run_folder import TrainConfig
     from ml.training.train import choose_device, choose_precision
 
+    require_network(network)
     if threads is not None:
         torch.set_num_threads(threads)
     options = data_options(data, cases, valid_labels, size, crop, seed)
     with started_processes() as processes:
         where = processes.device(choose_device(device))
         if processes.first:
-            say(f"loading data set {data}")
+            say_loading(data)
         with progress_bars("decoding images", shown=processes.first) as observer:
             dataset = load_dataset(data, options, observer)
         one_cycle = schedule == "one-cycle"
@@ -203,6 +215,8 @@ def _train(
         return
     together = "" if processes.size == 1 else f", {processes.size} processes together"
     n_images = dataset.rows("train").size
+    for note in dataset.notes:
+        say(note)
     for sentence in describe_shortages(dataset):
         say(f"small: {sentence}")
     say(f"training {config.network} on {n_images:,} images, {device}, {config.precision}{together}")
@@ -237,7 +251,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit temperature and concentration head on cached outputs (stage 2)."""
-    from ml.release.card import refinement_sentence
+    from ml.release.card import CONSTANT_CONCENTRATION, refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
@@ -248,6 +262,7 @@ def calibrate(
         lines.append(f"{step:<26}" + "  ".join(cells))
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
+    lines += [CONSTANT_CONCENTRATION] if report["constant_concentration"] else []
     refined = refinement_sentence(report["fit"])
     lines += [refined] if refined else []
     lines += _on_disagreement(report.get("disagreement"))

@@ -45,7 +45,7 @@ class ImageDataset:
 
     ``orientation``: ``any`` (cells lie any way up), ``upright`` (small turns, mirrored) or ``fixed``. ``pixel_digests``
     are of the pictures as they were decoded, of ``pixels`` if left out; ``patient_hmacs`` are digests of the service
-    that exported them.
+    that exported them; ``notes`` are sentences for people about what was read.
     """
 
     name: str
@@ -63,6 +63,7 @@ class ImageDataset:
     pixel_digests: list[bytes] | None = None
     patient_hmacs: list[str] | None = None
     annotators: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
         """Row numbers of the given partitions."""
@@ -120,17 +121,31 @@ _LOADERS = {
 DATASET_NAMES = tuple(_LOADERS)
 
 
+def is_built_in(data: str) -> bool:
+    """Whether it is the name of a data set, and no folder of that name exists."""
+    return data in _LOADERS and not Path(data).is_dir()
+
+
+def folder_note(data: str) -> str | None:
+    """Sentence about a folder that has the name of a data set, else None."""
+    if data not in _LOADERS or is_built_in(data):
+        return None
+    place = Path(data).resolve()
+    return f"{data} is read as the folder {place}; for the built-in data set, run the command in another folder"
+
+
 def load_dataset(data: str, options: dict[str, int], observer: Observer = ignore_progress) -> ImageDataset:
-    """Load a data set by name, or a folder by path."""
-    if data not in _LOADERS and not Path(data).is_dir():
+    """Load a folder by path, or a data set by name."""
+    if not is_built_in(data) and not Path(data).is_dir():
         raise ValueError(f"{data!r} is neither a folder nor one of the data sets {', '.join(DATASET_NAMES)}")
-    module, function = _LOADERS.get(data, ("folder", "load_folder"))
+    module, function = _LOADERS[data] if is_built_in(data) else ("folder", "load_folder")
     load = getattr(import_module(f"ml.datasets.{module}"), function)
-    if data not in _LOADERS:
+    if not is_built_in(data):
         load = partial(load, Path(data), observer=observer)
-    try:
-        signature(load).bind(**options)
-    except TypeError as exc:
-        raise ValueError(f"data set {data!r} does not take these options: {', '.join(options)} ({exc})") from exc
+    taken = signature(load).parameters
+    unknown = [name for name in options if name not in taken]
+    if unknown:
+        possible = ", ".join(name for name in taken if name not in {"folder", "observer"}) or "none"
+        raise ValueError(f"data set {data!r} does not take {', '.join(unknown)}; its options: {possible}")
     dataset: ImageDataset = load(**options)
     return dataset

@@ -1,4 +1,4 @@
-"""A folder of one's own: images and a LABELS table.
+"""A folder of one's own: images, and a LABELS table or a folder for each class.
 
 ::
 
@@ -6,6 +6,7 @@
                                    optional: file, patient, partition (train, valid, calibration, test),
                                    patient_hmac (of the service that exported the cells)
     DIR/images/<case_id>.png       or .jpg, .jpeg, .tif, .tiff, or the path in column `file`
+    DIR/CLASS/file.jpg             instead of a table: a folder for each class (``ml.datasets.class_folders``)
     DIR/classes.csv                optional: code, name; shortcut, group
     DIR/.decoded/                  made here: decoded images, which may be deleted at any time; SECONDREAD_CACHE names
                                    another place, or is off
@@ -19,16 +20,31 @@ import numpy.typing as npt
 
 from ml.annotations import Annotations
 from ml.datasets.base import PARTITIONS, ClassInfo, ImageDataset
+from ml.datasets.class_folders import SUFFIXES, read_class_folders
 from ml.images.pixel_cache import Observer, PackStore, UnreadableImageError, decode_files, ignore_progress
 from ml.images.preprocess import Orientation, Pixels, Preprocessing, fit_normalisation
 from ml.release.training_index import parse_patient_hmac
-from ml.tables.files import case_column, read_labels
+from ml.tables.files import case_column, check_labels, classes_in
 from ml.tables.reading import TableError, read_table, text_column
 from ml.util.splits import stratified_partitions
 
 SHARES = {"train": 0.6, "valid": 0.1, "calibration": 0.1, "test": 0.2}
 _LABELS = ("labels.csv", "labels.csv.gz", "labels.parquet")
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+
+
+def _labels(folder: Path) -> tuple[Path, Annotations, tuple[str, ...]]:
+    """Labels of a folder, the file or folder that they are from, and notes for people."""
+    class_codes = None
+    if (folder / "classes.csv").is_file():
+        class_codes = text_column(read_table(folder / "classes.csv"), "code", folder / "classes.csv")
+    path = next((folder / name for name in _LABELS if (folder / name).is_file()), None)
+    if path is None:
+        table, notes = read_class_folders(folder)
+        return folder, check_labels(table, folder, class_codes), notes
+    table = read_table(path)
+    labels = check_labels(table, path, class_codes)
+    unnamed = not labels.annotators and not classes_in(table, "count:")
+    return path, labels, (f"{path}: each image has one label, by one unnamed annotator",) if unnamed else ()
 
 
 def _classes(folder: Path, codes: list[str]) -> tuple[ClassInfo, ...]:
@@ -54,12 +70,10 @@ def _image_paths(folder: Path, labels: Annotations, table_path: Path) -> list[Pa
         return [_inside(folder, str(name), table_path) for name in case_column(labels, "file", table_path)]
     paths = []
     for case in labels.case_ids:
-        candidates = [_inside(folder, f"images/{case}{suffix}", table_path) for suffix in _SUFFIXES]
+        candidates = [_inside(folder, f"images/{case}{suffix}", table_path) for suffix in SUFFIXES]
         existing = [path for path in candidates if path.is_file()]
         if not existing:
-            raise TableError(
-                f"{table_path}: case {case!r} has no image {candidates[0]} (or {', '.join(_SUFFIXES[1:])})"
-            )
+            raise TableError(f"{table_path}: case {case!r} has no image {candidates[0]} (or {', '.join(SUFFIXES[1:])})")
         paths.append(existing[0])
     return paths
 
@@ -110,16 +124,10 @@ def load_folder(
     seed: int = 0,
     observer: Observer = ignore_progress,
 ) -> ImageDataset:
-    """Read a folder of images with a LABELS table, with a pixel cache."""
+    """Read a folder of images with a LABELS table or class folders, with a pixel cache."""
     if not folder.is_dir():
         raise TableError(f"{folder}: no such folder")
-    path = next((folder / name for name in _LABELS if (folder / name).is_file()), None)
-    if path is None:
-        raise TableError(f"{folder}: contains none of {', '.join(_LABELS)}")
-    class_codes = None
-    if (folder / "classes.csv").is_file():
-        class_codes = text_column(read_table(folder / "classes.csv"), "code", folder / "classes.csv")
-    labels = read_labels(path, class_codes)
+    path, labels, notes = _labels(folder)
     if len(labels.classes) < 2:
         raise TableError(f"{path}: at least two classes are needed, found {', '.join(labels.classes) or 'none'}")
     patients = [str(p) for p in case_column(labels, "patient", path)] if "patient" in labels.columns else None
@@ -130,7 +138,7 @@ def load_folder(
     training = pixels[partition == "train"]
     mean, std = fit_normalisation(training if len(training) else pixels)
     return ImageDataset(
-        name=folder.name,
+        name=folder.resolve().name,
         classes=_classes(folder, list(labels.classes)),
         pixels=pixels,
         label_counts=labels.counts(),
@@ -139,9 +147,11 @@ def load_folder(
         patients=patients,
         preprocessing=Preprocessing(channels, crop, size, mean, std),
         orientation=orientation,
-        source=f"{len(pixels)} images of the folder {folder.name!r}",
+        source=f"{len(pixels)} images of the folder {folder.resolve().name!r}"
+        + (", each with one label by one unnamed annotator" if notes else ""),
         licence="not stated",
         pixel_digests=digests,
         patient_hmacs=_patient_hmacs(labels, path),
         annotators=labels.annotators or None,
+        notes=notes,
     )

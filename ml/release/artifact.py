@@ -79,6 +79,11 @@ def has_ood_check(card: Card) -> bool:
     return not {FAMILIARITY_FILE, DISTANCE_FILE}.isdisjoint(card["files"])
 
 
+def has_constant_concentration(card: CardContents, calibration: Calibration) -> bool:
+    """Whether disagreement ranks cells as the class probabilities do; members of an ensemble differ in these."""
+    return calibration.has_constant_concentration and card.get("mc_dropout") is None
+
+
 def require_empty(path: Path) -> None:
     """Refuse a folder in which something lies."""
     if path.exists() and any(path.iterdir()):
@@ -96,6 +101,9 @@ def write_release(
     write_json(path / "calibration.json", calibration.to_dict())
     hashes = {name: file_sha256(path / name) for name in (*files, "calibration.json")}
     complete: Card = {**card, "version": CARD_VERSION, "files": hashes}
+    complete.pop("constant_concentration", None)  # of the parent
+    if has_constant_concentration(card, calibration):
+        complete["constant_concentration"] = True
     write_bytes_atomically(path / "README.md", (readme_text(complete) if readme is None else readme).encode())
     hashes["README.md"] = file_sha256(path / "README.md")
     write_json(path / "card.json", complete)

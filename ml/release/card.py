@@ -1,5 +1,6 @@
 """Card of a release: data, metrics, limits, processes, quantisation and shifts."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -159,6 +160,7 @@ class CardContents(TypedDict):
     mc_dropout: NotRequired[DropoutDocument | None]
     disagreement_calibrated: bool
     disagreement: NotRequired[DisagreementDocument | None]
+    constant_concentration: NotRequired[bool]  # left out if not
     held_out: dict[str, dict[str, EstimateDocument]]
     n_held_out: int
     measured_network_sha256: NotRequired[str]
@@ -215,10 +217,43 @@ CARD_METRICS = tuple(_METRICS)
 _SHIFTS = {shift.name: shift.standard for shift in STANDARD_SHIFTS}
 
 
+CONSTANT_CONCENTRATION = "One concentration for all cells: disagreement ranks cells as the class probabilities do."
+
+
 def readme_text(card: Card) -> str:
-    """The card as Markdown, for people."""
+    """The card as Markdown for people, behind the front matter of a Hugging Face model card."""
     stated, template = not has_measured_metrics(card), _templates().get_template("readme.md")
-    return str(template.render(card=card, metrics=_METRICS, shifts=_SHIFTS, stated=stated))
+    constant = CONSTANT_CONCENTRATION if card.get("constant_concentration") else ""
+    text = template.render(card=card, metrics=_METRICS, shifts=_SHIFTS, stated=stated, constant=constant)
+    return front_matter(card) + str(text)
+
+
+#: Identifiers of licences in front matter; any other text is the name of another one.
+_LICENCES = {"CC BY 4.0": "cc-by-4.0", "CC0 1.0": "cc0-1.0", "MIT": "mit", "Apache-2.0": "apache-2.0"}
+_UNKNOWN_LICENCES = {"", "not stated"}
+
+
+def front_matter(card: Card) -> str:
+    """YAML of a Hugging Face model card, with what the card knows; the values are JSON, which YAML contains."""
+    known: list[tuple[str, object]] = []
+    if card["licence"] in _LICENCES:
+        known.append(("license", _LICENCES[card["licence"]]))
+    elif card["licence"] not in _UNKNOWN_LICENCES:
+        known += [("license", "other"), ("license_name", card["licence"])]
+    known += [("library_name", "secondread"), ("pipeline_tag", "image-classification")]
+    known.append(("tags", ["onnx", "cell-images", "calibration", "annotator-disagreement"]))
+    values = list(card["held_out"].values())[-1] if card["held_out"] else {}
+    metrics = [
+        {"type": name, "name": meaning, "value": round(metric["value"], 4)}
+        for name, meaning in _METRICS.items()
+        if (metric := values.get(name)) is not None and metric["value"] is not None
+    ]
+    if metrics:
+        cells = {"type": "held-out-cells", "name": f"{card['n_held_out']:,} held-out cells"}
+        result = {"task": {"type": "image-classification"}, "dataset": cells, "metrics": metrics}
+        known.append(("model-index", [{"name": card["name"], "results": [result]}]))
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in known]
+    return f"---\n{''.join(lines)}---\n\n"
 
 
 def adaptation_sentence(change: AdaptationDocument) -> str:

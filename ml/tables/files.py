@@ -1,7 +1,8 @@
 """Label and prediction tables, on disk or in memory, checked cell by cell.
 
 LABELS are long (``case_id, annotator, label``) or wide (``case_id,
-count:<class>…``); PREDICTIONS have ``case_id, prob:<class>…`` and optionally
+count:<class>…``); ``annotator`` may be missing if each case has one label.
+PREDICTIONS have ``case_id, prob:<class>…`` and optionally
 ``log_concentration`` or ``disagreement_prob``.
 """
 
@@ -29,7 +30,7 @@ from ml.tables.reading import (
     read_table,
     text_column,
 )
-from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, gini
+from ml.util.arrays import ROW_SUM_TOLERANCE, EqualByValue, FloatArray, IntArray, gini
 
 #: Where the documents say what to do with tied and shared answers.
 _TIES = "docs/reference/tables.md, 'Ties and fractional counts'"
@@ -152,7 +153,7 @@ def read_labels(source: TableSource, classes: Sequence[str] | None = None) -> An
             where left out.
 
     Returns:
-        The labels in the order of the rows; histograms of a wide table.
+        The labels in the order of the rows; histograms of a table without annotators.
 
     Raises:
         TableError: a missing column or value, an unknown class, a negative or fractional count, a
@@ -197,28 +198,48 @@ def check_labels(table: pa.Table, where: Where, classes: Sequence[str] | None = 
     case_ids = text_column(table, "case_id", where)
     if counted := classes_in(table, "count:"):
         return _wide_labels(table, case_ids, counted, where, classes)
-    if "annotator" not in table.column_names:
-        if classes_in(table, "prob:"):
-            raise TableError(f"{where}: this is a table of PREDICTIONS, and LABELS are needed here: were they swapped?")
-        raise TableError(
-            f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
-            "are not known, give one row per case with columns count:<class>"
-        )
-    names, labels = text_column(table, "annotator", where), text_column(table, "label", where)
+    named = "annotator" in table.column_names
+    if not named:
+        _require_one_label_each(table, case_ids, where)
+    labels = text_column(table, "label", where)
     class_names = sorted(set(labels)) if classes is None else list(classes)
     label = positions(labels, class_names)
     unknown = label < 0
     if unknown.any():
         hint = spelled_alike(labels[int(unknown.argmax())], class_names)
         fail_at(where, unknown, "label", f"unknown class (known: {', '.join(class_names)}):", labels, hint)
-    cases, annotators = tuple(dict.fromkeys(case_ids)), tuple(sorted(set(names)))
+    further = _further_columns(table, _OF_LABELS, "count:")
+    if not named:
+        return _histograms(case_ids, class_names, np.eye(len(class_names), dtype=np.int64)[label], further)
+    names, cases = text_column(table, "annotator", where), tuple(dict.fromkeys(case_ids))
+    annotators = tuple(sorted(set(names)))
     case, annotator = positions(case_ids, cases), positions(names, annotators)
     problem = f"labels this case twice (tied answers: {_TIES}):"
     fail_at(where, find_repeats((case * len(annotators) + annotator).tolist()), "annotator", problem, names)
     return Annotations(
         *(case, annotator, label, len(cases), len(annotators), len(class_names), cases, annotators, tuple(class_names)),
-        columns=_further_columns(table, _OF_LABELS, "count:"),
+        columns=further,
     )
+
+
+def _require_one_label_each(table: pa.Table, case_ids: list[str], where: Where) -> None:
+    """Refuse a long table without annotators in which a case has several labels."""
+    if classes_in(table, "prob:"):
+        raise TableError(f"{where}: this is a table of PREDICTIONS, and LABELS are needed here: were they swapped?")
+    if "label" not in table.column_names or len(set(case_ids)) < len(case_ids):
+        raise TableError(
+            f"{where}: column 'annotator' is missing; there are {', '.join(table.column_names)}. Where annotators "
+            "are not known, give one row per case: with a label, or with columns count:<class>"
+        )
+
+
+def _histograms(
+    case_ids: list[str], classes: Sequence[str], counts: IntArray, columns: dict[str, list[Any]]
+) -> Annotations:
+    """Labels by annotators without names."""
+    none = np.empty(0, dtype=np.int64)
+    numbers = (np.arange(len(case_ids)), none, none, len(case_ids), 0, len(classes))
+    return Annotations(*numbers, case_ids=tuple(case_ids), classes=tuple(classes), histograms=counts, columns=columns)
 
 
 def spelled_alike(name: str, names: Sequence[str]) -> str:
@@ -242,18 +263,14 @@ def _wide_labels(
     if unknown:
         hint = spelled_alike(unknown[0], class_names)
         raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)}){hint}")
-    counts, none = np.zeros((len(case_ids), len(class_names)), dtype=np.int64), np.empty(0, dtype=np.int64)
+    counts = np.zeros((len(case_ids), len(class_names)), dtype=np.int64)
     for name in codes:
         values = number_column(table, f"count:{name}", where)
         fail_at(where, values < 0, f"count:{name}", "not a count:", values)
         problem = f"not a whole number (fractional counts: {_TIES}):"
         fail_at(where, values != np.floor(values), f"count:{name}", problem, values)
         counts[:, class_names.index(name)] = values.astype(np.int64)
-    numbers = (np.arange(len(case_ids)), none, none, len(case_ids), 0, len(class_names))
-    further = _further_columns(table, _OF_LABELS, "count:")
-    return Annotations(
-        *numbers, case_ids=tuple(case_ids), classes=tuple(class_names), histograms=counts, columns=further
-    )
+    return _histograms(case_ids, class_names, counts, _further_columns(table, _OF_LABELS, "count:"))
 
 
 def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any]:

@@ -44,6 +44,7 @@ def calibrate_run(
         "held_out": {name: held_out_metrics(held_out, step, head) for name, step in steps.items()},
         "mc_dropout": None if head is None else {"samples": head.samples, "seed": seed},
         "disagreement_calibrated": fitted.calibration.concentration is not None,
+        "constant_concentration": head is None and calibration.has_constant_concentration,
         "disagreement": disagreement,
     }
     folder.dropout_head.unlink(missing_ok=True)

@@ -116,19 +116,24 @@ class Vgg16Network(Network):
 NETWORK_NAMES = ("compact", "cnn3", "vgg16", "vgg16-bn")
 
 
+def require_network(name: str) -> None:
+    """Refuse an unknown name of a network."""
+    if name not in NETWORK_NAMES:
+        raise ValueError(f"unknown network {name!r}; there are {', '.join(NETWORK_NAMES)}")
+
+
 def build_network(
     name: str, channels: int, n_classes: int, backbone_weights: dict[str, Tensor] | None = None
 ) -> Network:
     """Build a network by name."""
+    require_network(name)
     if name in {"vgg16", "vgg16-bn"}:
         return Vgg16Network(channels, n_classes, backbone_weights, batch_norm=name == "vgg16-bn")
     if backbone_weights is not None:
         raise ValueError(f"network {name!r} takes no backbone weights; vgg16 does")
     if name == "compact":
         return CompactNetwork(channels, n_classes)
-    if name == "cnn3":
-        return Cnn3Network(channels, n_classes)
-    raise ValueError(f"unknown network {name!r}; there are {', '.join(NETWORK_NAMES)}")
+    return Cnn3Network(channels, n_classes)
 
 
 def read_backbone_weights(path: str) -> dict[str, Tensor]:

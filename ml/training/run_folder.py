@@ -72,6 +72,7 @@ class CalibrationReport(TypedDict):
     held_out: dict[str, dict[str, EstimateDocument]]
     mc_dropout: DropoutDocument | None
     disagreement_calibrated: bool
+    constant_concentration: bool
     disagreement: DisagreementDocument | None
 
 
@@ -197,6 +198,7 @@ class RunFolder:
 
     def read_config(self) -> RunDocument:
         """Read the run's configuration, with its data set's description."""
+        self._require_folder()
         if not self.config.is_file():
             raise ValueError(f"{self.path}: not a training run (no config.json); start one with `secondread train`")
         return cast(RunDocument, read_json(self.config))
@@ -270,6 +272,11 @@ class RunFolder:
 
     def finished_file(self, path: Path) -> Path:
         """A file that a finished training has written."""
+        self._require_folder()
         if not path.is_file():
             raise ValueError(f"{self.path}: training has not finished; run `secondread train` again to resume")
         return path
+
+    def _require_folder(self) -> None:
+        if not self.path.is_dir():
+            raise ValueError(f"{self.path}: no such folder; name the --out folder of `secondread train`")

@@ -21,13 +21,13 @@ from ml.charts.rows import EpochMetrics
 from ml.datasets.base import ImageDataset
 from ml.images.image_quality_features import compute_quality_features
 from ml.release.training_index import TrainingIndex
+from ml.training.baseline import fit_baseline
 from ml.training.data import DeviceData, class_counts, require_two
 from ml.training.evaluation import cached_outputs, validate
 from ml.training.learner import Learner, Observer
 from ml.training.networks import Network, build_network
 from ml.training.processes import ALONE, Processes
 from ml.training.release_checks import SHIFTED_IMAGES
-from ml.training.report import fit_baseline
 from ml.training.run_folder import DatasetDocument, HeldOutImages, RunFolder, TrainConfig
 from ml.util.files import write_bytes_atomically
 
@@ -136,7 +136,7 @@ def _run_epoch(learner: Learner, progress: Progress, observer: Observer) -> floa
         "learning_rate": learner.optimiser.param_groups[0]["lr"],
         "valid_loss": validation["valid_loss"],
         "valid_agreement": validation["valid_agreement"],
-        "images_per_second": round(len(training) / seconds, 1),
+        "images_per_second": round(learner.config.passes * len(training) / seconds, 1),
     }
     if learner.processes.size > 1:
         row["processes"] = learner.processes.size

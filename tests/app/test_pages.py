@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, UndefinedError
@@ -31,11 +32,15 @@ from app.reports import report
 from app.settings import Settings
 from app.web import render
 from app.web.audit import _GROUPS
+from ml.calibration.calibrators import Calibration
+from ml.calibration.concentration import ConcentrationHead
+from ml.calibration.scaling import Scaling
+from ml.release.artifact import DISTANCE_FILE, read_release, write_release
 from tests.app.test_gate_memory import champion
 from tests.app.test_leases import answer_next, classes_of, commit, lease, read_next, twice
 from tests.app.test_people import GOOD, first_password
 from tests.support.service import Service, add_people, cell_png, store
-from tests.support.tiny_release import write_tiny_release
+from tests.support.tiny_release import FEATURES, write_tiny_release
 
 #: Ahead of now lies the Monday after next, when everything of today is final.
 NEXT_WEEK = timedelta(weeks=2)
@@ -469,3 +474,15 @@ def test_mondays_begin_weeks() -> None:
     assert (monday.weekday(), monday.hour) == (0, 0)
     assert annotators.last_monday(monday) == monday
     assert timedelta(minutes=15) < FINAL_AFTER
+
+
+def test_the_page_of_a_release_states_one_concentration_for_all_cells(
+    service: Service, tiny_release: Path, tmp_path: Path
+) -> None:
+    release, sentence = read_release(tiny_release), "One concentration for all cells"
+    for name, weight in (("constant", 0.0), ("varied", 1.0)):
+        calibration = Calibration(Scaling(), ConcentrationHead(np.full(FEATURES, weight), 0.5))
+        files = {file: (tiny_release / file).read_bytes() for file in ("network.onnx", DISTANCE_FILE)}
+        path = write_release(tmp_path / name, files, calibration, {**release.card, "name": name}).path
+        page = service.get("admin", f"/releases/{service.put_release(path).id}").text
+        assert (sentence in page) == (name == "constant")
