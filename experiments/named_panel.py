@@ -1,10 +1,10 @@
 """Eight named annotators of two classes: log loss of another annotator's label after one label.
 
 Opinions are Dir(α0 f) with one α0. Annotators are tilted by their matrices, tilted by a shift of the log-odds, or
-alike. A network that knows the panel's mean answer is calibrated on the fitting half, three labels a case, and the
-annotators are fitted on the same labels; exchangeable are annotators taken as alike, fitted on these too. Every case of the other half has a label by each annotator, and all pairs
-count. The reference is the formula: f ∝ exp(u / T + b), α0 and weakly shrunk matrices, maximised together on all
-opinions, written here apart from the library.
+alike. A network that knows the panel's mean answer is calibrated on the fitting half, three labels a case. Annotators
+are fitted on the same labels, and the exchangeable model, which takes them as alike, too. Every case of the other half
+has a label by each annotator, and all pairs count. The reference is the formula: f ∝ exp(u / T + b), α0 and weakly
+shrunk matrices, maximised together over all opinions, written here apart from the library.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from experiments import reproduce_from_arguments
 from ml.annotations import Annotations
 from ml.annotators.choosing import choose_readers
 from ml.annotators.confusions import ReaderModel
-from ml.annotators.posterior import named_posterior
+from ml.annotators.posterior import mixed_posterior
 from ml.calibration.calibrators import calibrate
 from ml.distributions.families import PredictiveDistribution
 from ml.reproduce.report import Reproduction, Setting
@@ -109,11 +109,13 @@ def formula_chances(x: FloatArray, chance: FloatArray, labels: IntArray) -> Floa
 
 def model_chances(model: ReaderModel, prior: PredictiveDistribution, labels: IntArray) -> FloatArray:
     """The same by a model."""
-    n, matrices = len(labels), model.matrices(NAMES)
+    n = len(labels)
     result = np.ones((READERS, n, READERS))
     for r in range(READERS):
         long = Annotations(np.arange(n), np.full(n, r), labels[:, r], n, READERS, 2)
-        after = named_posterior(model.opinions(prior), long, matrices)
+        components = model.components(prior, NAMES)
+        after = mixed_posterior(components, long)
+        matrices = np.concatenate([part.confusions for part in components], axis=1)
         for s in range(READERS):
             result[r, :, s] = after.answer_probs(matrices[s])[np.arange(n), labels[:, s]]
     return result

@@ -97,14 +97,14 @@ def test_the_fit_is_where_a_step_changes_nothing() -> None:
     np.testing.assert_allclose(em_step(here, made.confusions, anchor), made.confusions, atol=2e-4)
     best = penalised_log_likelihood(here, made.confusions, anchor)
     for moved in ((0.02, 0.0), (-0.02, 0.0), (0.0, 0.05), (0.0, -0.05)):
-        other = material.adjusted((made.shift[0] + moved[0], made.shift[1] + moved[1]))
+        other = material.adjusted((made.shift[0] + moved[0], made.shift[1] + moved[1], made.shift[2]))
         assert penalised_log_likelihood(other, made.confusions, anchor) < best
 
 
 def test_what_is_expected_before_a_label_is_the_posterior_without_it() -> None:
     drawn = world("alike", "confusions", 5, 60, 0)
     long, prior, confusions = long_labels(drawn), prior_of(drawn), some_matrices(5, 2)
-    expected, log_likelihood = left_out(FitInputs(Opinions.of(prior), long), confusions)
+    expected, log_likelihood, _ = left_out(FitInputs(Opinions.of(prior), long), confusions)
     whole = named_posterior(Opinions.of(prior), long, confusions)
     np.testing.assert_allclose(log_likelihood, whole.log_likelihood, atol=1e-12)
     np.testing.assert_allclose(case_log_likelihoods(material_of(drawn), confusions), whole.log_likelihood, atol=1e-12)
