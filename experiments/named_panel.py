@@ -24,7 +24,7 @@ from ml.distributions.families import PredictiveDistribution
 from ml.reproduce.report import Reproduction, Setting
 from ml.util.arrays import FloatArray, IntArray
 
-READERS, FITTED, JUDGED, LABELS, DRAWS = 8, 400, 400, 3, 10
+READERS, FITTED, JUDGED, LABELS, DRAWS = 8, 400, 400, 3, 6
 CONCENTRATION = 3.0
 PANELS = ("tilted", "tilted log-odds", "alike")
 ARMS = ("exchangeable", "named", "formula")
@@ -81,17 +81,19 @@ def formula(chance: FloatArray, long: Annotations) -> FloatArray:
 
 
 def likelihood(x: FloatArray, log_odds: FloatArray, by: IntArray, given: IntArray) -> FloatArray:
-    """Probability (N,) of the classes given (N, n) by annotators (N, n), summed over all 2ⁿ opinions."""
+    """Probability (N,) of the classes given (N, n) by annotators (N, n), summed over all opinions."""
     f = np.clip(expit(log_odds / np.exp(x[0]) + x[2]), 1e-9, 1 - 1e-9)
     first, second = np.exp(x[1]) * f, np.exp(x[1]) * (1 - f)
     over, under = expit(x[3:].reshape(2, READERS))
-    total = np.zeros(len(f))
-    for opinions in np.ndindex(*(2,) * by.shape[1]):
-        z, ones = np.array(opinions), sum(opinions)
-        says_one = np.where(z == 1, 1 - under[by], over[by])
-        answers = np.where(given == 1, says_one, 1 - says_one).prod(axis=1)
-        total += answers * np.exp(betaln(first + ones, second + by.shape[1] - ones) - betaln(first, second))
-    return total
+    # of opinions with m of class 1, the answers' probabilities in sum
+    by_ones = np.zeros((by.shape[1] + 1, len(f)))
+    by_ones[0] = 1.0
+    for reader, answer in zip(by.T, given.T, strict=True):
+        of_one, of_zero = (np.where(answer == 1, p, 1 - p) for p in (1 - under[reader], over[reader]))
+        by_ones[1:], by_ones[0] = by_ones[1:] * of_zero + by_ones[:-1] * of_one, by_ones[0] * of_zero
+    ones = np.arange(len(by_ones))[:, None]
+    drawn = np.exp(betaln(first + ones, second + by.shape[1] - ones) - betaln(first, second))
+    return np.asarray((by_ones * drawn).sum(axis=0))
 
 
 def formula_chances(x: FloatArray, chance: FloatArray, labels: IntArray) -> FloatArray:

@@ -119,7 +119,10 @@ def choose_readers(
 
 def stacking_weight(named: FloatArray, exchangeable: FloatArray) -> float:
     """λ that maximises Σ log(λ p_named + (1 − λ) p_exchangeable), of log-likelihoods (N,) of left-out cases."""
-    ratio = np.exp(np.clip(named - exchangeable, -50, 50)) - 1
+    with np.errstate(invalid="ignore"):
+        # labels that neither model allows tell nothing
+        better = np.where(named == exchangeable, 0.0, named - exchangeable)
+    ratio = np.expm1(np.clip(better, -30, 30))
 
     def slope(weight: float) -> float:
         return float((ratio / (1 + weight * ratio)).sum())
