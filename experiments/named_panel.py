@@ -149,9 +149,10 @@ def reproduce(setting: Setting) -> Reproduction:
     """A row of the table per panel."""
     draws = 2 if setting.quick else DRAWS
     rows = [one_draw(kind, seed) for kind in PANELS for seed in range(draws)]
-    text = f"{draws} draws; ± is the standard error over draws; the last column: that within one draw.\n\n"
-    text += "| panel | exchangeable | named | formula | named − exchangeable | named − formula | in one draw |\n"
-    text += "|---|---|---|---|---|---|---|\n"
+    text = f"{draws} draws; ± is the standard error over draws; in one draw: that of named − formula within one.\n"
+    text += "Previous: the model of names before class bias and mixture, on the same draws.\n\n"
+    text += "| panel | exchangeable | previous | named | formula | named − exchangeable | named − formula | in one draw |\n"
+    text += "|---|---|---|---|---|---|---|---|\n"
     for kind in PANELS:
         text += _line(kind, [row for row in rows if row["panel"] == kind])
     return Reproduction(what="Named annotators of a simulated panel", rows=rows, text=text, charts={})
@@ -162,6 +163,7 @@ def _line(kind: str, rows: list[dict[str, object]]) -> str:
         name: np.array([row[name] for row in rows], dtype=np.float64) for name in (*ARMS, "error")
     }
     cells = [f"{values[arm].mean():.4f}" for arm in ARMS]
+    cells.insert(1, PREVIOUS[kind] if len(rows) == DRAWS else "")
     for other in ("exchangeable", "formula"):
         change = values["named"] - values[other]
         cells.append(f"{change.mean():+.4f} ± {change.std(ddof=1) / np.sqrt(len(rows)):.4f}")
