@@ -13,6 +13,7 @@ QUICK = {
     "gate": "--runs 2",
     "group_jackknife": "--through 10000",
     "monitor": "--years 2 --shifts 2",
+    "named_panel": "--quick",
     "named_readers": "--runs 1 --readers 2 --situations alike",
     "pair_form": "--runs 4 --cases 200 --out /dev/null",
     "qualification": "--runs 2",

@@ -33,7 +33,6 @@ from app.releases.service import class_codes, existing_release
 from app.triage import service as triage_service
 from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel, describe_annotator_habit
-from ml.annotators.posterior import answer_distribution, named_posterior
 from ml.distributions.families import DirichletMixtureCpe, PredictiveDistribution, has_concentration
 from ml.util.arrays import IntArray
 
@@ -54,8 +53,8 @@ def weighted_posterior(
     if not labels or len(in_use[1].population) != len(classes):
         return None
     version, model = in_use
-    long, matrices = _annotations_of_case(labels, classes), model.matrices([row.annotator for row in labels])
-    return WeightedPosterior(version, answer_distribution(model.opinions(prior), long, matrices, model.population))
+    long, names = _annotations_of_case(labels, classes), [row.annotator for row in labels]
+    return WeightedPosterior(version, model.answers(prior, long, names))
 
 
 def _annotations_of_case(labels: Sequence[NamedLabel], classes: list[str]) -> Annotations:
@@ -73,9 +72,9 @@ def expected_gains_of_next(
         return None
     model = in_use[1]
     usable_labels = [row for row in labels if row.label.class_code in classes]
-    given = model.matrices([row.annotator for row in usable_labels])
-    after = named_posterior(model.opinions(prior), _annotations_of_case(usable_labels, classes), given)
-    return [float(after.worth(matrix, model.population)[0]) for matrix in model.matrices(names)]
+    given = [row.annotator for row in usable_labels]
+    long = _annotations_of_case(usable_labels, classes)
+    return [float(gain) for gain in model.expected_gains(prior, long, given, names)[:, 0]]
 
 
 def remarks_on(model: ReaderModel, annotators: Sequence[str], names: Sequence[str]) -> list[str]:

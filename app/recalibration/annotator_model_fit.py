@@ -125,6 +125,7 @@ def _fit_report(fitting: Annotations, choice: Choice, gain: HeldOutGain | None) 
         verdict=_describe_verdict(gain),
         temperature=float(np.exp(choice.model.log_temperature)),
         log_concentration_shift=choice.model.log_concentration_shift,
+        weight=0.0 if gain is None else choice.model.weight,
     )
 
 

@@ -1,8 +1,9 @@
-"""Cross-validated strength of pooling between annotators.
+"""Cross-validated strength of pooling between annotators, and the weight of the model of names.
 
 Patients are dealt into folds; matrices are fitted on the others and judged by the log-likelihood of the labels of each
 fold, by annotator. The pull is towards one rate of other answers per annotator, itself pulled towards the identity, or
-towards the population of such a fit.
+towards the population of such a fit. The likelihoods of the best and of the exchangeable model are stacked (Wolpert
+1992): λ maximises Σ log(λ p_named + (1 − λ) p_exchangeable) over the cases, each left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +37,11 @@ class Choice:
     """A fitted model and what it was chosen by.
 
     Attributes:
-        model: of the annotators; without names where taking them as alike predicted left-out labels best.
+        model: of the annotators, mixed with ``alike``; without names if these do not help to predict left-out labels.
         kind: how matrices were pulled: "alike", "rate" (one number per annotator), "rate 30",
             "population 30" (towards what, and how many labels per opinion that weighs).
         losses: mean negative log-likelihood of a left-out label, in nats, by kind.
-        alike: the same labels with annotators taken as alike and opinions spread anew: what names are worth is more.
+        alike: the exchangeable model, refitted to the same labels: what names are worth is more.
     """
 
     model: ReaderModel
@@ -97,26 +98,51 @@ def choose_readers(
             fold_losses.append(values)
             progress(len(fold_losses) / (FOLDS + 1))
     by_kind = {kind: np.concatenate([values[kind] for values in fold_losses]) for kind in fold_losses[0]}
-    order = np.concatenate([patient[fold == number] for number in range(FOLDS)])
     losses = {kind: -float(values.sum()) / len(long.case) for kind, values in by_kind.items()}
-    best = min(losses, key=lambda kind: losses[kind])
-    gain = np.bincount(order, by_kind[best] - by_kind[ALIKE])[np.unique(order)]
-    if not gain.sum() > np.sqrt(((gain - gain.mean()) ** 2).sum()):
+    best = min((kind for kind in losses if kind != ALIKE), key=lambda kind: losses[kind])
+    weight = stacking_weight(by_kind[best], by_kind[ALIKE])
+    if weight == 0:
         best = ALIKE
     final = _path(material, weights, only=best)
-    n_labels = np.bincount(long.annotator, minlength=len(names))
-    alike = _model(final[ALIKE], (), n_labels[:0], np.eye(long.n_classes))
+    n_labels = np.bincount(long.annotator, minlength=len(names)).astype(np.int64)
+    none = np.zeros((0, long.n_classes, long.n_classes))
+    alike = ReaderModel((), n_labels[:0], none, np.eye(long.n_classes), *final[ALIKE].shift)
     progress(1.0)
     if best == ALIKE:
         return Choice(alike, best, losses, alike)
     fitted = final[best]
     population = np.einsum("a,akl->kl", weights, fitted.confusions)
-    return Choice(_model(fitted, tuple(names), n_labels, population), best, losses, alike)
+    spread = _population_spread(fitted, weights, one_rate=best == RATE)
+    parameters = tuple(names), n_labels, fitted.confusions, population, *fitted.shift
+    return Choice(ReaderModel(*parameters, spread, weight, alike), best, losses, alike)
 
 
-def _model(fitted: Fit, names: tuple[str, ...], n_labels: IntArray, population: FloatArray) -> ReaderModel:
-    confusions = fitted.confusions[: len(names)]
-    return ReaderModel(names, n_labels.astype(np.int64), confusions, population, *fitted.shift)
+def stacking_weight(named: FloatArray, exchangeable: FloatArray) -> float:
+    """λ that maximises Σ log(λ p_named + (1 − λ) p_exchangeable), of log-likelihoods (N,) of left-out cases."""
+    with np.errstate(invalid="ignore"):
+        # labels that neither model allows tell nothing
+        better = np.where(named == exchangeable, 0.0, named - exchangeable)
+    ratio = np.expm1(np.clip(better, -30, 30))
+
+    def slope(weight: float) -> float:
+        return float((ratio / (1 + weight * ratio)).sum())
+
+    if slope(0.0) <= 0:
+        return 0.0
+    from scipy.optimize import brentq  # slow to load
+
+    return 1.0 if slope(1.0) >= 0 else float(brentq(slope, 0.0, 1.0))
+
+
+def _population_spread(fitted: Fit, weights: FloatArray, *, one_rate: bool) -> FloatArray:
+    """Σ_l Cov(C̄_kl, C̄_jl) (K, K), each row of a matrix being Dirichlet with the labels that it rests on."""
+    confusions, n_classes = fitted.confusions, fitted.confusions.shape[-1]
+    variance = weights[:, None, None] ** 2 * confusions * (1 - confusions) / (fitted.row_labels[..., None] + 1)
+    if not one_rate:
+        return np.diag(variance.sum(axis=(0, 2)))
+    # all rows of an annotator move with the one rate
+    change = (1 - np.eye(n_classes)) / max(n_classes - 1, 1) - np.eye(n_classes)
+    return np.asarray(variance[:, 0, 0].sum() * change @ change.T)
 
 
 def _folds(patient: IntArray) -> IntArray:

@@ -1,8 +1,9 @@
 """Fit of annotator models, and the gate that compares two of them.
 
-The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ M log C``.
-The search is L-BFGS, whose gradient is the expected counts of
-opinions divided by the matrices (Fisher's identity).
+The penalised log-likelihood is ``Σ_i log p(y_i | x_i) + κ Σ M log C − ridge/2 Σ b²``.
+The search is L-BFGS over the matrices, ln T, the shift of a and the
+class bias b. Its gradient is an expectation over the opinions given
+the labels (Fisher's identity).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +23,16 @@ from ml.metrics.cases import check_clusters, check_weights, select_sample
 from ml.metrics.jackknife import Estimate, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray
 
+#: ln T, the shift of a, and the class bias (K,).
+Shift = tuple[float, float, FloatArray]
 #: Relative fall of the loss in a step below which a search ends.
 TOLERANCE = 1e-7
-# ln T and b are searched this far from where the release has them
+# ln T and the shift of a are searched this far from where the release has them
 _WIDEST = 4.0
+#: Precision of the class bias's normal prior around zero: a standard deviation of one half.
+BIAS_RIDGE = 4.0
 # share of other answers in the matrices that a search begins with: an answer must be possible to become likely
 _POSSIBLE = 0.05
-# step of the differences that are the slopes by ln T and b
-_STEP = 1e-4
 #: Share of other answers that one rate per annotator is pulled towards, and with how many labels.
 RATE, RATE_LABELS = 0.02, 10.0
 
@@ -41,8 +44,8 @@ class FitInputs:
     opinions: Opinions
     long: Annotations
 
-    def adjusted(self, shift: tuple[float, float]) -> "FitInputs":
-        """The same with opinions sharpened and shifted by ln T and b."""
+    def adjusted(self, shift: Shift) -> "FitInputs":
+        """The same with opinions sharpened and shifted."""
         return replace(self, opinions=self.opinions.adjusted(*shift))
 
     def of_cases(self, chosen: npt.NDArray[np.bool_]) -> "FitInputs":
@@ -67,53 +70,48 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Fit:
-    """Matrices (A, K, K), and ln T and b of the opinions."""
+    """Matrices (A, K, K), how opinions are shifted, and the labels (A, K) that each row rests on."""
 
     confusions: FloatArray
-    shift: tuple[float, float]
+    shift: Shift
+    row_labels: FloatArray
 
 
-def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Opinions (M, K) before each label, and log-likelihoods (N,)."""
-    expected = np.zeros((len(material.long.case), material.long.n_classes))
+def left_out(material: FitInputs, confusions: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Opinions (M, K) before each label, log-likelihoods (N,), and those (M,) of each case's other labels."""
+    expected, others = np.zeros((len(material.long.case), material.long.n_classes)), np.zeros(len(material.long.case))
     log_likelihood = np.zeros(material.long.n_cases)
-    for batch in batches(material.long, confusions):
+    for batch in batches(material.long, confusions, len(material.opinions.log_weights)):
         opinions = material.opinions.rows(batch.cases)
-        last = batch.labels.shape[1] - 1
-        if last < 0:
-            continue
-        for label in range(last):
-            expected[batch.positions[:, label]] = opinion_means(opinions, batch.without(label))[0]
-        expected[batch.positions[:, last]], log_likelihood[batch.cases] = _last_label(opinions, batch)
-    return expected, log_likelihood
+        n_labels = batch.labels.shape[1]
+        for label in range(n_labels):
+            rows = batch.positions[:, label]
+            expected[rows], others[rows] = opinion_means(opinions, batch.without(label))
+        if n_labels:
+            # that of all labels follows from the last one
+            chance = (expected[rows] * batch.likelihood[:, -1]).sum(axis=1)
+            with np.errstate(divide="ignore"):
+                log_likelihood[batch.cases] = others[rows] + np.log(chance)
+    return expected, log_likelihood, others
 
 
 def opinion_means(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
     """E[q] (B, K) after a batch's labels, and log-likelihoods (B,)."""
-    members, evidence = member_weights(opinions, batch)
+    weights, evidence = member_weights(opinions, batch)
     share, total = member_shares(opinions, evidence)
-    means = []
-    for probs, a, weights in zip(opinions.class_probs, opinions.log_concentration, members, strict=True):
-        prior, label = (s[:, None] for s in shares(a, batch.labels.shape[1]))
-        means.append(prior * probs + label * weights.mean_counts())
-    return np.asarray(np.einsum("sb,sbk->bk", share, np.array(means))), total
+    prior, label = (s[..., None] for s in shares(opinions.log_concentration, batch.labels.shape[1]))
+    means = prior * opinions.class_probs + label * weights.mean_counts().reshape(opinions.class_probs.shape)
+    return np.asarray(np.einsum("sb,sbk->bk", share, means)), total
 
 
 def case_log_likelihoods(material: FitInputs, confusions: FloatArray) -> FloatArray:
     """Log-likelihood (N,) of each case's labels."""
     result = np.zeros(material.long.n_cases)
-    for batch in batches(material.long, confusions):
+    for batch in batches(material.long, confusions, len(material.opinions.log_weights)):
         if batch.labels.shape[1] > 0:
-            result[batch.cases] = _last_label(material.opinions.rows(batch.cases), batch)[1]
+            opinions = material.opinions.rows(batch.cases)
+            result[batch.cases] = member_shares(opinions, member_weights(opinions, batch)[1])[1]
     return result
-
-
-def _last_label(opinions: Opinions, batch: Batch) -> tuple[FloatArray, FloatArray]:
-    """Opinions (B, K) before the last label, and log-likelihoods (B,)."""
-    last = batch.labels.shape[1] - 1
-    before, evidence = opinion_means(opinions, batch.without(last))
-    with np.errstate(divide="ignore"):
-        return before, evidence + np.log((before * batch.likelihood[:, last]).sum(axis=1))
 
 
 def opinion_counts(material: FitInputs, confusions: FloatArray, expected: FloatArray) -> FloatArray:
@@ -139,10 +137,10 @@ def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, t
     long = material.long
     shape = (long.n_annotators, long.n_classes, long.n_classes)
     anchored = np.broadcast_to(anchor.matrix, shape)
-    shift = np.array((0.0, 0.0) if start is None else start.shift)
+    shift = np.zeros(2 + long.n_classes) if start is None else np.concatenate([start.shift[:2], start.shift[2]])
     if np.isinf(anchor.strength):
         optimum = _search(material, lambda _: (anchored, 0.0), lambda _, __: np.zeros(0), shift, tolerance)
-        return Fit(np.array(anchored), _spread(optimum))
+        return Fit(np.array(anchored), _shift(optimum, long.n_classes), np.full(shape[:2], np.inf))
     pseudo = anchor.pseudo_counts(long.n_annotators)
     first = (1 - _POSSIBLE) * anchored + _POSSIBLE / long.n_classes if start is None else start.confusions
 
@@ -157,12 +155,15 @@ def fit_readers(material: FitInputs, anchor: Anchor, start: Fit | None = None, t
     # an answer all but impossible has hardly a slope
     begun = np.log(np.maximum(first, 1e-4)).ravel()
     optimum = _search(material, at, slope, np.append(begun, shift), tolerance)
-    return Fit(at(optimum[:-2])[0], _spread(optimum))
+    confusions, found = at(optimum[: begun.size])[0], _shift(optimum, long.n_classes)
+    here = material.adjusted(found)
+    counts = opinion_counts(here, confusions, left_out(here, confusions)[0])
+    return Fit(confusions, found, (counts + pseudo).sum(axis=2))
 
 
 def fit_rates(material: FitInputs, other: FloatArray, tolerance: float = TOLERANCE) -> Fit:
     """Fit C = (1 − ε) I + ε H with one ε per annotator."""
-    identity, n_readers = np.eye(len(other)), material.long.n_annotators
+    identity, n_readers, n_classes = np.eye(len(other)), material.long.n_annotators, len(other)
 
     def at(x: FloatArray) -> tuple[FloatArray, float]:
         rate = expit(x)[:, None, None]
@@ -176,12 +177,46 @@ def fit_rates(material: FitInputs, other: FloatArray, tolerance: float = TOLERAN
         return np.asarray(changed * (1 - rate) - kept * rate)
 
     begun = np.full(n_readers, np.log(RATE / (1 - RATE)))
-    optimum = _search(material, at, slope, np.append(begun, (0.0, 0.0)), tolerance)
-    return Fit(at(optimum[:-2])[0], _spread(optimum))
+    optimum = _search(material, at, slope, np.append(begun, np.zeros(2 + n_classes)), tolerance)
+    # all labels of an annotator tell of the one rate
+    rests_on = np.bincount(material.long.annotator, minlength=n_readers) + RATE_LABELS
+    row_labels = np.repeat(rests_on[:, None], n_classes, axis=1)
+    return Fit(at(optimum[:n_readers])[0], _shift(optimum, n_classes), row_labels)
 
 
-def _spread(found: FloatArray) -> tuple[float, float]:
-    return float(found[-2]), float(found[-1])
+def _shift(found: FloatArray, n_classes: int) -> Shift:
+    bias = found[-n_classes:]
+    return float(found[-n_classes - 2]), float(found[-n_classes - 1]), bias - bias.mean()
+
+
+def shift_slopes(material: FitInputs, confusions: FloatArray, shift: Shift) -> FloatArray:
+    """Gradient of the log-likelihood by ln T, the shift of a and the class bias (2 + K,).
+
+    With opinions counted as m, ``∂/∂b_k = A_k − f_k Σ A`` for A_k = E Σ_{j < m_k} α0 f_k / (α0 f_k + j).
+
+    Args:
+        material: already adjusted by ``shift``.
+        confusions: (A, K, K).
+        shift: how opinions are shifted.
+    """
+    by_bias, by_temperature, by_concentration = np.zeros(material.long.n_classes), 0.0, 0.0
+    for batch in batches(material.long, confusions, len(material.opinions.log_weights)):
+        opinions, n_labels = material.opinions.rows(batch.cases), batch.labels.shape[1]
+        if n_labels == 0:
+            continue
+        weights, evidence = member_weights(opinions, batch)
+        share, probs = member_shares(opinions, evidence)[0], opinions.class_probs
+        a, logs = opinions.log_concentration[..., None], np.log(np.maximum(probs, np.finfo(np.float64).tiny))
+        counted, drawn = np.zeros(probs.shape), np.zeros(a.shape)
+        for j in range(n_labels):
+            likely = weights.more_than(j).reshape(probs.shape)
+            counted += likely * (expit(a + logs - np.log(j)) if j else 1.0)
+            drawn += expit(a - np.log(j)) if j else 1.0
+        moved = share[..., None] * (counted - probs * counted.sum(axis=-1, keepdims=True))
+        by_bias += moved.sum(axis=(0, 1))
+        by_temperature -= float((moved * (logs - shift[2])).sum())
+        by_concentration += float((share[..., None] * (counted.sum(axis=-1, keepdims=True) - drawn)).sum())
+    return np.concatenate([[by_temperature, by_concentration], by_bias])
 
 
 def _search(
@@ -191,24 +226,23 @@ def _search(
     start: FloatArray,
     tolerance: float,
 ) -> FloatArray:
-    n_labels = len(material.long.case)
+    n_labels, n_classes = len(material.long.case), material.long.n_classes
+    n_matrix = len(start) - n_classes - 2
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
-        confusions, prior = at(x[:-2])
-        log_temperature, shift = _spread(x)
-        here = material.adjusted((log_temperature, shift))
-        expected, log_likelihood = left_out(here, confusions)
+        confusions, prior = at(x[:n_matrix])
+        shift = float(x[n_matrix]), float(x[n_matrix + 1]), x[n_matrix + 2 :]
+        here = material.adjusted(shift)
+        expected, log_likelihood, _ = left_out(here, confusions)
         by_matrices = slope(opinion_counts(here, confusions, expected), confusions)
-        value = float(log_likelihood.sum())
-        by_spread = [
-            float(case_log_likelihoods(material.adjusted(beside), confusions).sum() - value) / _STEP
-            for beside in ((log_temperature + _STEP, shift), (log_temperature, shift + _STEP))
-        ]
-        return -(value + prior) / n_labels, -np.append(by_matrices, by_spread) / n_labels
+        by_shift = shift_slopes(here, confusions, shift)
+        by_shift[2:] -= BIAS_RIDGE * shift[2]
+        value = float(log_likelihood.sum()) + prior - BIAS_RIDGE / 2 * float((shift[2] ** 2).sum())
+        return -value / n_labels, -np.append(by_matrices, by_shift) / n_labels
 
-    bounds: list[tuple[float | None, float | None]] = [(None, None)] * (len(start) - 2)
-    optimum, _ = minimise(loss, start, "annotators", [*bounds, *[(-_WIDEST, _WIDEST)] * 2], tolerance)
-    return optimum
+    free: list[tuple[float | None, float | None]] = [(None, None)]
+    bounds = free * n_matrix + [(-_WIDEST, _WIDEST), (-_WIDEST, _WIDEST)] + free * n_classes
+    return minimise(loss, start, "annotators", bounds, tolerance)[0]
 
 
 @dataclass(frozen=True)
@@ -234,11 +268,14 @@ def next_label_losses(
     prior: PredictiveDistribution, long: Annotations, names: Sequence[str], model: ReaderModel
 ) -> FloatArray:
     """Log loss (M,) of each label given its case's others, in nats."""
-    confusions = model.matrices(names)
-    expected, _ = left_out(FitInputs(model.opinions(prior), long), confusions)
-    chance = (expected * confusions[long.annotator, :, long.label]).sum(axis=1)
+    chances, evidence = [], []
+    for part in model.components(prior, names):
+        expected, _, others = left_out(FitInputs(part.opinions, long), part.confusions)
+        chances.append((expected * part.confusions[long.annotator, :, long.label]).sum(axis=1))
+        evidence.append(np.log(part.weight) + others)
+    shares = softmax(np.maximum(evidence, np.finfo(np.float64).min), axis=0)
     with np.errstate(divide="ignore"):
-        return np.asarray(-np.log(chance))
+        return np.asarray(-np.log((shares * chances).sum(axis=0)))
 
 
 def held_out_gain(

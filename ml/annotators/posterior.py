@@ -9,8 +9,8 @@ m of the opinions z. Weights are made label by label: after j labels
 opinion k in state m has probability (α0 f_k + m_k)/(α0 + j).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import comb
@@ -128,12 +128,14 @@ class Opinions:
         """Members of any predictive distribution."""
         return cls(*members_of(prior))
 
-    def adjusted(self, log_temperature: float, log_concentration_shift: float) -> "Opinions":
-        """Members with f^(1/T), normalised, and a + shift."""
-        if log_temperature == 0.0 and log_concentration_shift == 0.0:
+    def adjusted(
+        self, log_temperature: float, log_concentration_shift: float, class_bias: FloatArray | float = 0.0
+    ) -> "Opinions":
+        """Members with f^(1/T) exp(b), normalised, and a + shift; the bias b is (K,)."""
+        if log_temperature == 0.0 and log_concentration_shift == 0.0 and not np.any(class_bias):
             return self
         with np.errstate(divide="ignore"):
-            logs = np.log(self.class_probs) * np.exp(-log_temperature)
+            logs = np.log(self.class_probs) * np.exp(-log_temperature) + class_bias
         probs = np.exp(logs - logs.max(axis=-1, keepdims=True))
         probs /= probs.sum(axis=-1, keepdims=True)
         return Opinions(probs, self.log_concentration + log_concentration_shift, self.log_weights)
@@ -158,8 +160,8 @@ class Batch:
         return Batch(self.cases, self.likelihood[:, kept], self.labels[:, kept], self.positions[:, kept])
 
 
-def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
-    """Cases in batches with equally many labels."""
+def batches(long: Annotations, confusions: FloatArray, n_members: int = 1) -> Iterator[Batch]:
+    """Cases in batches with equally many labels, small enough for all members at once."""
     order = np.argsort(long.case, kind="stable")
     first = np.concatenate([[0], long.per_case.cumsum()])[:-1]
     for n in np.unique(long.per_case):
@@ -167,7 +169,7 @@ def batches(long: Annotations, confusions: FloatArray) -> Iterator[Batch]:
         states = n_count_vectors(int(n), long.n_classes)
         if states > MAX_STATES:
             states = MAX_STATES * long.n_classes  # each case has its own
-        step = max(1, _BLOCK // max(states, n * long.n_classes, long.n_classes**2))
+        step = max(1, _BLOCK // (n_members * max(states, n * long.n_classes, long.n_classes**2)))
         for start in range(0, len(cases), step):
             some = cases[start : start + step]
             positions = order[first[some][:, None] + np.arange(n)]
@@ -190,6 +192,10 @@ class Weights:
         if self.counts.ndim == 2:
             return np.asarray(self.weights @ self.counts)
         return np.asarray(np.einsum("bs,bsk->bk", self.weights, self.counts))
+
+    def more_than(self, number: int) -> FloatArray:
+        """Probability (B, K) that more opinions than a number are of a class."""
+        return replace(self, counts=(self.counts > number).astype(np.int64)).mean_counts()
 
     def moments(self) -> tuple[FloatArray, FloatArray]:
         """Mean (B, K) of the count vector, and mean (B, K, K) of its products."""
@@ -301,7 +307,7 @@ def named_posterior(opinions: Opinions, long: Annotations, confusions: FloatArra
     require_fit(opinions, long, confusions)
     mean, products = np.zeros((n_cases, n_classes)), np.zeros((n_cases, n_classes, n_classes))
     log_likelihood, dropped = np.zeros(n_cases), np.zeros(n_cases)
-    for batch in batches(long, confusions):
+    for batch in batches(long, confusions, len(opinions.log_weights)):
         batch_result = _batch_posterior(opinions.rows(batch.cases), batch)
         mean[batch.cases], products[batch.cases] = batch_result.opinion_probs, batch_result.opinion_products
         log_likelihood[batch.cases], dropped[batch.cases] = batch_result.log_likelihood, batch_result.dropped
@@ -319,22 +325,29 @@ def require_fit(opinions: Opinions, long: Annotations, confusions: FloatArray) -
 
 
 def _batch_posterior(opinions: Opinions, batch: Batch) -> NamedPosterior:
-    members, evidence = member_weights(opinions, batch)
+    weights, evidence = member_weights(opinions, batch)
     share, total = member_shares(opinions, evidence)
-    n_labels = batch.labels.shape[1]
-    given = zip(members, opinions.class_probs, opinions.log_concentration, strict=True)
-    moments = [_opinion_moments(weights, probs, a, n_labels) for weights, probs, a in given]
-    mean = sum(s[:, None] * first for s, (first, _) in zip(share, moments, strict=True))
-    products = sum(s[:, None, None] * second for s, (_, second) in zip(share, moments, strict=True))
-    dropped = sum(s * weights.dropped for s, weights in zip(share, members, strict=True))
+    n_members, n_cases, n_classes = opinions.class_probs.shape
+    flat = opinions.class_probs.reshape(-1, n_classes), opinions.log_concentration.ravel()
+    first, second = _opinion_moments(weights, *flat, batch.labels.shape[1])
+    mean = np.einsum("sb,sbk->bk", share, first.reshape(n_members, n_cases, n_classes))
+    products = np.einsum("sb,sbkl->bkl", share, second.reshape(n_members, n_cases, n_classes, n_classes))
+    dropped = (share * weights.dropped.reshape(share.shape)).sum(axis=0)
     return NamedPosterior(np.asarray(mean), np.asarray(products), total, np.asarray(dropped))
 
 
-def member_weights(opinions: Opinions, batch: Batch) -> tuple[list[Weights], FloatArray]:
-    """Count-vector weights and log evidence (S, B) of members."""
-    priors = zip(opinions.class_probs, opinions.log_concentration, strict=True)
-    members = [state_weights(probs, a, batch) for probs, a in priors]
-    return members, opinions.log_weights + np.stack([weights.log_likelihood for weights in members])
+def member_weights(opinions: Opinions, batch: Batch) -> tuple[Weights, FloatArray]:
+    """Count-vector weights of members and cases (S · B rows), and log evidence (S, B) of members."""
+    n_members, n_cases, n_classes = opinions.class_probs.shape
+    # members as further cases: a loop over an ensemble takes longer than its arithmetic
+    rows = Batch(
+        np.tile(batch.cases, n_members),
+        np.tile(batch.likelihood, (n_members, 1, 1)),
+        np.tile(batch.labels, (n_members, 1)),
+        np.tile(batch.positions, (n_members, 1)),
+    )
+    weights = state_weights(opinions.class_probs.reshape(-1, n_classes), opinions.log_concentration.ravel(), rows)
+    return weights, opinions.log_weights + weights.log_likelihood.reshape(n_members, n_cases)
 
 
 def member_shares(opinions: Opinions, evidence: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -361,6 +374,54 @@ def _opinion_moments(
     return mean, expit(a) * both + expit(-a) * diagonal
 
 
+@dataclass(frozen=True)
+class Component:
+    """One of the models of a mixture, as it takes N cases and A annotators.
+
+    Attributes:
+        opinions: prior of the shares of opinions.
+        confusions: (A, K, K) matrix of each annotator.
+        population: (K, K) C̄.
+        spread: (K, K) Σ_l Cov(C̄_kl, C̄_jl), since matrices are estimated.
+        weight: of the model before any label.
+    """
+
+    opinions: Opinions
+    confusions: FloatArray
+    population: FloatArray
+    spread: FloatArray
+    weight: float = 1.0
+
+
+def mixed_posterior(components: Sequence[Component], long: Annotations) -> NamedPosterior:
+    """Posterior under a mixture of models, weighted by the evidence of the labels.
+
+    An opinion is then a model and a class: moments are of (models · K) opinions, and the matrices that belong to them
+    are those of the models one below the other (``np.concatenate`` on the axis of opinions).
+    """
+    parts = [named_posterior(part.opinions, long, part.confusions) for part in components]
+    if len(parts) == 1:
+        return parts[0]
+    share, total = _component_shares(components, np.array([part.log_likelihood for part in parts]))
+    n_classes = long.n_classes
+    products = np.zeros((long.n_cases, *(len(parts) * n_classes,) * 2))
+    for number, (part, weight) in enumerate(zip(parts, share, strict=True)):
+        block = slice(number * n_classes, (number + 1) * n_classes)
+        products[:, block, block] = weight[:, None, None] * part.opinion_products
+    probs = np.concatenate([w[:, None] * part.opinion_probs for w, part in zip(share, parts, strict=True)], axis=1)
+    dropped = (share * np.array([part.dropped for part in parts])).sum(axis=0)
+    return NamedPosterior(probs, products, total, np.asarray(dropped))
+
+
+def _component_shares(components: Sequence[Component], evidence: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Models' weights (C, N) after labels of this log evidence (C, N), and log-likelihoods (N,)."""
+    logs = np.log([part.weight for part in components])[:, None]
+    total = logsumexp(logs + evidence, axis=0)
+    impossible = np.isneginf(total)
+    after = np.where(impossible, logs, logs + evidence - np.where(impossible, 0.0, total))
+    return np.exp(after), total
+
+
 def answer_distribution(
     opinions: Opinions, long: Annotations, confusions: FloatArray, population: FloatArray, keep: float = 1e-9
 ) -> DirichletMixtureCpe:
@@ -373,45 +434,66 @@ def answer_distribution(
     Raises:
         ValueError: cases with different numbers of labels.
     """
-    require_fit(opinions, long, confusions)
-    label_batches = list(batches(long, confusions))
-    if len(label_batches) != 1:
-        raise ValueError("the cases must have the same number of labels, and be few")
-    batch, members = label_batches[0], []
-    n_labels = batch.labels.shape[1]
-    seen, evidence = member_weights(opinions, batch)
-    # labels that no member allows leave the members' weights as they are
-    evidence = np.where(np.isneginf(evidence).all(axis=0), opinions.log_weights, evidence)
-    for probs, a, weights, log_weight in zip(
-        opinions.class_probs, opinions.log_concentration, seen, evidence, strict=True
-    ):
-        prior, label = shares(a, n_labels)
-        counts = np.broadcast_to(weights.counts, (*weights.weights.shape, probs.shape[1]))
-        means = prior[:, None, None] * probs[:, None] + label[:, None, None] * counts
-        with np.errstate(divide="ignore"):
-            logs = np.where(weights.weights > keep, np.log(weights.weights), -np.inf)
-            after = np.logaddexp(a, np.log(float(n_labels)))
-        members.append((means, after, logs + log_weight[:, None]))
-    means = np.concatenate([np.swapaxes(m, 0, 1) for m, _, _ in members])
-    a = np.concatenate([np.repeat(after[None], m.shape[1], axis=0) for m, after, _ in members])
-    logs = np.concatenate([w.T for _, _, w in members])
+    certain = np.zeros(population.shape)
+    return mixed_answers([Component(opinions, confusions, population, certain)], long, keep)
+
+
+def mixed_answers(components: Sequence[Component], long: Annotations, keep: float = 1e-9) -> DirichletMixtureCpe:
+    """Answers of the population under a mixture of models, as ``answer_distribution``."""
+    parts, evidence = [], []
+    for component in components:
+        require_fit(component.opinions, long, component.confusions)
+        label_batches = list(batches(long, component.confusions))
+        if len(label_batches) != 1:
+            raise ValueError("the cases must have the same number of labels, and be few")
+        members, total = _answer_members(component, label_batches[0], keep)
+        parts.append(members)
+        evidence.append(total)
+    share, _ = _component_shares(components, np.array(evidence))
+    with np.errstate(divide="ignore"):
+        logs = np.concatenate([w + np.log(s) for (_, _, w), s in zip(parts, share, strict=True)])
+    means, a = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     used = np.isfinite(logs).any(axis=1)
-    return _seen_through(means[used], a[used], logs[used], population)
+    return DirichletMixtureCpe(means[used], a[used], logs[used])
 
 
-def _seen_through(
-    means: FloatArray, a: FloatArray, log_weights: FloatArray, population: FloatArray
-) -> DirichletMixtureCpe:
-    """Opinions' Dirichlets as Dirichlets of answers."""
+def _answer_members(
+    component: Component, batch: Batch, keep: float
+) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
+    """Dirichlets of answers (means, a, log weights, by member and count vector), and log-likelihoods (B,)."""
+    opinions, n_labels = component.opinions, batch.labels.shape[1]
+    n_members, n_cases, n_classes = opinions.class_probs.shape
+    weights, evidence = member_weights(opinions, batch)
+    of_member, total = member_shares(opinions, evidence)
+    prior, label = (s.reshape(-1, 1, 1) for s in shares(opinions.log_concentration, n_labels))
+    counts = np.broadcast_to(weights.counts, (*weights.weights.shape, n_classes))
+    means = prior * opinions.class_probs.reshape(-1, 1, n_classes) + label * counts
+    with np.errstate(divide="ignore"):
+        logs = np.where(weights.weights > keep, np.log(weights.weights), -np.inf) + np.log(of_member).reshape(-1, 1)
+        after = np.logaddexp(opinions.log_concentration, np.log(float(n_labels))).reshape(-1, 1)
+    a = np.broadcast_to(after, logs.shape)
+
+    def by_case(values: FloatArray) -> FloatArray:
+        apart = np.moveaxis(values.reshape(n_members, n_cases, *values.shape[1:]), 1, 2)
+        return apart.reshape(-1, n_cases, *values.shape[2:])
+
+    members = by_case(means), by_case(a)
+    return (*_seen_through(*members, component), by_case(logs)), total
+
+
+def _seen_through(means: FloatArray, a: FloatArray, component: Component) -> tuple[FloatArray, FloatArray]:
+    """Means and log concentrations of opinions as those of answers."""
+    population, spread = component.population, component.spread
     # rounding must not lift a probability above one
     answers = np.minimum(means @ population, 1.0)
     squares = np.einsum("snl,snl->sn", answers, answers)
-    # Σ_l E[(qᵀC̄)_l²] = σ(a) Σ_l (gᵀC̄)_l² + σ(−a) Σ_k g_k Σ_l C̄_kl²
+    # Σ_l E[(qᵀC̄)_l²] = σ(a) Σ_l (gᵀC̄)_l² + σ(−a) Σ_k g_k Σ_l C̄_kl², and the same of what C̄ may differ by
     same = expit(a) * squares + expit(-a) * (means @ (population**2).sum(axis=1))
-    spread = gini(answers)
-    left = spread - (1 - same)
+    same += expit(a) * ((means @ spread) * means).sum(axis=-1) + expit(-a) * (means @ np.diag(spread))
+    between = gini(answers)
+    left = between - (1 - same)
     with np.errstate(divide="ignore", invalid="ignore"):
         matched = np.log(np.maximum(1 - same, 1e-300)) - np.log(np.maximum(left, 0.0))
     # for the identity the concentration is what it was, to the last bit
-    exact = bool((population == np.eye(len(population))).all())
-    return DirichletMixtureCpe(answers, a if exact else np.where(left > 1e-15, matched, np.inf), log_weights)
+    exact = bool((population == np.eye(len(population))).all()) and not spread.any()
+    return answers, a if exact else np.where(left > 1e-15, matched, np.inf)

@@ -66,6 +66,7 @@ class NamedReads(EqualByValue):
     population: FloatArray  # (K, K) answers of an annotator of the panel
     log_temperature: float = 0.0  # of the opinions, as in ``ReaderModel``
     log_concentration_shift: float = 0.0
+    class_bias: FloatArray | float = 0.0
 
     @classmethod
     def of(
@@ -82,7 +83,8 @@ class NamedReads(EqualByValue):
             weight = (fitted_from.get(name, 0) * mix + ROW_PRIOR)[:, None] * mean
             gammas = seeded(f"{seed}|{name}").standard_gamma(weight, (draws, *mean.shape)) + 1e-300
             matrices[:, column] = gammas / gammas.sum(axis=-1, keepdims=True)
-        return cls(labels, matrices, model.population, model.log_temperature, model.log_concentration_shift)
+        shift = model.log_temperature, model.log_concentration_shift, model.class_bias
+        return cls(labels, matrices, model.population, *shift)
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ def _named_posteriors(
     prior: Opinions, named: NamedReads, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]
 ) -> list[list[_Part]]:
     """Answers of the panel after named labels, by draw of the matrices and number of labels."""
-    prior = prior.adjusted(named.log_temperature, named.log_concentration_shift)
+    bias = np.broadcast_to(named.class_bias, len(columns))[columns]
+    prior = prior.adjusted(named.log_temperature, named.log_concentration_shift, bias)
     classes = replace(named.labels, label=np.argsort(columns)[named.labels.label])
     labels = classes.renumbered(np.argsort(rows), len(rows)).by_case()
     matrices, population = named.matrices[:, :, columns][..., columns], named.population[np.ix_(columns, columns)]

@@ -97,14 +97,14 @@ def test_the_fit_is_where_a_step_changes_nothing() -> None:
     np.testing.assert_allclose(em_step(here, made.confusions, anchor), made.confusions, atol=2e-4)
     best = penalised_log_likelihood(here, made.confusions, anchor)
     for moved in ((0.02, 0.0), (-0.02, 0.0), (0.0, 0.05), (0.0, -0.05)):
-        other = material.adjusted((made.shift[0] + moved[0], made.shift[1] + moved[1]))
+        other = material.adjusted((made.shift[0] + moved[0], made.shift[1] + moved[1], made.shift[2]))
         assert penalised_log_likelihood(other, made.confusions, anchor) < best
 
 
 def test_what_is_expected_before_a_label_is_the_posterior_without_it() -> None:
     drawn = world("alike", "confusions", 5, 60, 0)
     long, prior, confusions = long_labels(drawn), prior_of(drawn), some_matrices(5, 2)
-    expected, log_likelihood = left_out(FitInputs(Opinions.of(prior), long), confusions)
+    expected, log_likelihood, _ = left_out(FitInputs(Opinions.of(prior), long), confusions)
     whole = named_posterior(Opinions.of(prior), long, confusions)
     np.testing.assert_allclose(log_likelihood, whole.log_likelihood, atol=1e-12)
     np.testing.assert_allclose(case_log_likelihoods(material_of(drawn), confusions), whole.log_likelihood, atol=1e-12)
@@ -289,7 +289,9 @@ def test_annotators_who_say_what_they_think_give_the_posterior_of_counts(kind: s
     np.testing.assert_allclose(named.log_likelihood, prior.log_likelihood(long.counts()), rtol=0, atol=1e-10)
 
 
-def _brute_force(f: FloatArray, alpha: float, given: list[tuple[int, int]], confusions: FloatArray) -> list[FloatArray]:
+def by_all_opinions(
+    f: FloatArray, alpha: float, given: list[tuple[int, int]], confusions: FloatArray
+) -> list[FloatArray]:
     """Likelihood, E[q] and E[q qᵀ] by all opinions z."""
     k = len(f)
     evidence, mean, products = 0.0, np.zeros(k), np.zeros((k, k))
@@ -311,7 +313,7 @@ def test_it_is_what_all_opinions_give(seed: int) -> None:
     k, n_readers = 3, 3
     f, a, confusions = rng.dirichlet(np.ones(k)), float(rng.normal()), some_confusions(n_readers, k, rng)
     given = [(r, int(rng.integers(k))) for r in rng.permutation(n_readers)[: seed % 4].tolist()]
-    evidence, mean, products = _brute_force(f, np.exp(a), given, confusions)
+    evidence, mean, products = by_all_opinions(f, np.exp(a), given, confusions)
     found = named_posterior(
         Opinions.of(DirichletCpe(f[None], np.array([a]))), labels_of([given], n_readers, k), confusions
     )

@@ -32,6 +32,7 @@ class ReaderFitOut(ResponseModel):
     verdict: Sentence
     temperature: float
     log_concentration_shift: float
+    weight: float = 1.0
 
 
 class ReaderModelOut(ResponseModel):
