@@ -29,12 +29,6 @@ CONCENTRATION = 3.0
 PANELS = ("tilted", "tilted log-odds", "alike")
 ARMS = ("exchangeable", "named", "formula")
 NAMES = [f"reader {number}" for number in range(READERS)]
-#: Log loss of the model before class bias and mixture, and of it minus the formula, on draws 0 to 5.
-PREVIOUS = {
-    "tilted": ("0.5359", "+0.0010 ± 0.0007"),
-    "tilted log-odds": ("0.4598", "−0.0015 ± 0.0007"),
-    "alike": ("0.4548", "−0.0046 ± 0.0008"),
-}
 #: Share of other answers that the formula's matrices are pulled towards, and with how many labels per opinion.
 OTHER, PULL = 0.05, 2.0
 
@@ -162,19 +156,13 @@ def result(rows: list[dict[str, object]]) -> Reproduction:
     draws = len(rows) // len(PANELS)
     text = f"Log loss of another annotator's label after one label, nats; {draws} draws, ± is the standard error over\n"
     text += (
-        "draws; in one draw: that of named − formula over its cases. Exchangeable: annotators alike, refitted with a\n"
+        "draws; in one draw: that of named − formula over its cases. Exchangeable: annotators alike, refitted with\n"
     )
-    text += "class bias. Previous: the model of names before class bias and mixture, on the same draws.\n\n"
-    text += (
-        "| panel | exchangeable | previous | named | formula | named − exchangeable | named − formula | in one draw |\n"
-    )
-    text += "|---|---|---|---|---|---|---|---|\n"
+    text += "a class bias.\n\n"
+    text += "| panel | exchangeable | named | formula | named − exchangeable | named − formula | in one draw |\n"
+    text += "|---|---|---|---|---|---|---|\n"
     for kind in PANELS:
         text += _line(kind, [row for row in rows if row["panel"] == kind])
-    if draws == DRAWS:
-        text += (
-            "\nPrevious − formula: " + ", ".join(f"{kind} {change}" for kind, (_, change) in PREVIOUS.items()) + ".\n"
-        )
     return Reproduction(what="Named annotators of a simulated panel", rows=rows, text=text, charts={})
 
 
@@ -183,7 +171,6 @@ def _line(kind: str, rows: list[dict[str, object]]) -> str:
         name: np.array([row[name] for row in rows], dtype=np.float64) for name in (*ARMS, "error")
     }
     cells = [f"{values[arm].mean():.4f}" for arm in ARMS]
-    cells.insert(1, PREVIOUS[kind][0] if len(rows) == DRAWS else "")
     for other in ("exchangeable", "formula"):
         change = values["named"] - values[other]
         cells.append(f"{change.mean():+.4f} ± {change.std(ddof=1) / np.sqrt(len(rows)):.4f}")
