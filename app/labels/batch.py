@@ -8,12 +8,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit.chain import events
-from app.context import Call
+from app.context import Call, ServiceContext
 from app.database.idempotency import SEVERAL_CASES, Once
 from app.database.tables import Case, Label
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound
 from app.http.principal import Principal
-from app.labels.leases import load_case_history, lock_case_context
+from app.labels.leases import AlreadyLabelled, load_case_history, lock_case_context
 from app.labels.schemas import LabelBatchIn, LabelBatchOut, LabelResultOut, OutsideLabelIn
 from app.labels.submission import (
     add_first_label,
@@ -36,54 +36,58 @@ def submit_batch(call: Call, once: Once, body: LabelBatchIn) -> Response:
         return once.replay(call.session, body)
     results: list[LabelResultOut] = []
     for start in range(0, len(body.labels), _AT_ONCE):  # before the call's own transaction begins
-        results += _store(call, body.labels[start : start + _AT_ONCE])
+        with call.context.database.write() as session:
+            results += store_labels(session, call.context, call.principal, body.labels[start : start + _AT_ONCE])
     n = Counter(result.status for result in results)
     answer = LabelBatchOut(results=results, n_stored=n["stored"], n_known=n["known"], n_refused=n["refused"])
     return once(call.session, body, lambda: (207, answer), case_id_of=lambda _: SEVERAL_CASES)
 
 
-def _store(call: Call, labels: Sequence[OutsideLabelIn]) -> list[LabelResultOut]:
-    """Store some labels in one transaction."""
-    with call.context.database.write() as session:
-        # all cells before anything of one is written, in the order of everybody who locks several; requests are
-        # passed over while others have them, as for one label
-        named = select(Case).where(Case.external_id.in_({label.external_id for label in labels}))
-        locked = named.order_by(Case.id).with_for_update().execution_options(populate_existing=True)
-        cases = {case.external_id: case for case in session.execute(locked).scalars()}
-        results, stored = [], []
-        for body in labels:
-            result, label = _store_label(session, call.principal, cases.get(body.external_id), body)
-            results.append(result)
-            stored += [] if label is None else [label]
-        if stored:
-            events.record_event(
-                session,
-                call.context.keys.audit,
-                actor=call.principal.name,
-                action="label.batch",
-                object_id="labels",
-                details={"labels": [str(label.id) for label in stored]},
-                cases=sorted({label.case_id for label in stored}),
-            )
-        return results
+def store_labels(
+    session: Session,
+    context: ServiceContext,
+    principal: Principal,
+    labels: Sequence[OutsideLabelIn],
+    *,
+    by_class: bool = False,
+) -> list[LabelResultOut]:
+    """Store labels in one transaction, described by one event; ``by_class``: known by annotator, cell and class."""
+    # all cells before anything of one is written, in the order of everybody who locks several; requests are passed
+    # over while others have them, as for one label
+    named = select(Case).where(Case.external_id.in_({label.external_id for label in labels}))
+    locked = named.order_by(Case.id).with_for_update().execution_options(populate_existing=True)
+    cases = {case.external_id: case for case in session.execute(locked).scalars()}
+    results, stored = [], []
+    for body in labels:
+        result, label = _store_label(session, principal, cases.get(body.external_id), body, by_class=by_class)
+        results.append(result)
+        stored += [] if label is None else [label]
+    if stored:
+        events.record_event(
+            session,
+            context.keys.audit,
+            actor=principal.name,
+            action="label.batch",
+            object_id="labels",
+            details={"labels": [str(label.id) for label in stored]},
+            cases=sorted({label.case_id for label in stored}),
+        )
+    return results
 
 
 def _store_label(
-    session: Session, principal: Principal, case: Case | None, body: OutsideLabelIn
+    session: Session, principal: Principal, case: Case | None, body: OutsideLabelIn, *, by_class: bool
 ) -> tuple[LabelResultOut, Label | None]:
     """Store a label, unless the annotator has given it before; what is wrong with it is its result."""
     result = LabelResultOut(external_id=body.external_id, annotator=body.annotator, status="stored")
     try:  # all that may refuse it, before anything is written: without savepoints, which the audit chain has not
-        if case is None:
-            raise NotFound("there is no such cell")
-        if case.erased_at is not None:
-            raise Conflict("the patient of this cell was erased")
+        case = require_cell(case)
         at_hand = lock_case_context(session, case.id)
         require_classes(at_hand.classes, body)
         author = outside_author(session, case, body)
         facts = load_case_history(session, case.id, author.annotator.id)
         head = head_of_chain(facts.history, author.annotator)
-        if head is not None and _is_same(head, body):
+        if head is not None and (is_same_class(head, body) if by_class else _is_same(head, body)):
             return result.model_copy(update={"status": "known", "label_id": str(head.id)}), None
         refuse_second_label(facts.history, author.annotator)
     except (Conflict, Forbidden, InvalidValue, NotFound) as problem:
@@ -93,9 +97,30 @@ def _store_label(
     return result.model_copy(update={"label_id": str(given.label.id)}), given.label
 
 
+def require_cell(case: Case | None) -> Case:
+    """Refuse a cell that is not stored, or was erased."""
+    if case is None:
+        raise NotFound("there is no such cell")
+    if case.erased_at is not None:
+        raise Conflict("the patient of this cell was erased")
+    return case
+
+
+def is_same_class(head: Label, body: OutsideLabelIn) -> bool:
+    """Whether an annotator has named the class already; refuse another class, which would be a change."""
+    if head.class_code not in (None, body.label):
+        raise AlreadyLabelled(
+            "{annotator} labelled this cell {stored} (label {label}); to change it, send a revision of that label",
+            annotator=body.annotator,
+            stored=head.class_code,
+            label=head.id,
+        )
+    return head.class_code is not None
+
+
 def _is_same(head: Label, body: OutsideLabelIn) -> bool:
     """Whether a label is the one that is sent; what its annotator had seen may have unblinded it when it came."""
     note = None if head.remark is None else head.remark.note
-    stored = (head.class_code, head.confidence, head.second_choice, head.flagged, note, head.round)
-    sent = (body.label, body.confidence, body.second_choice, body.flag, body.note, body.round or "planned")
+    stored = (head.class_code, head.confidence, head.second_choice, head.flagged, note, head.round, head.given_at)
+    sent = (body.label, body.confidence, body.second_choice, body.flag, body.note, body.round or "planned", body.at)
     return stored == sent and (head.blind == body.blind or head.post_reveal)

@@ -2,7 +2,7 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypedDict
 
 from sqlalchemy.orm import Session
@@ -40,6 +40,10 @@ from app.labels.queries import AnyRequest, AuthoredLabel
 from app.labels.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 
 
+# how far the clock of an outside system may be ahead
+_AHEAD = timedelta(minutes=5)
+
+
 @dataclass(frozen=True)
 class LabelAuthor:
     """Author of a label, with its blindness and the request that it answers."""
@@ -57,6 +61,8 @@ class LabelAuthor:
     late: bool = False
     # what asked for the read; None where the label counts
     repeat: Repeat | None = None
+    # when an outside annotator gave it; None where that is not known
+    given_at: datetime | None = None
 
 
 def commit_read(
@@ -126,10 +132,12 @@ def outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
         raise InvalidValue("give the annotator's name and whether the read was blinded")
+    if body.at is not None and body.at > time_of(session) + _AHEAD:
+        raise InvalidValue("`at` is in the future; send the time when the annotator gave the label")
     annotator = outside_annotator(session, body.annotator)
     read_round = body.round or "planned"
     request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
-    return LabelAuthor(annotator, body.blind, request, None, read_round)
+    return LabelAuthor(annotator, body.blind, request, None, read_round, given_at=body.at)
 
 
 def store_first_label(
@@ -181,6 +189,7 @@ def add_first_label(
         round=author.round,
         late=author.late,
         reading_seconds=_reading_seconds(author, time_of(session)),
+        given_at=author.given_at,
         created_by=principal.account_id,
     )
     _close_answered_request(session, author, label)
@@ -490,6 +499,7 @@ def label_out(row: case_service.NamedLabel, repeat: Repeat | None = None) -> Lab
         post_reveal=label.post_reveal,
         reason=remark and remark.reason,
         reading_seconds=label.reading_seconds,
+        at=label.given_at,
         created_at=label.created_at,
     )
 
