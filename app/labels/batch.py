@@ -1,16 +1,18 @@
 """Labels of an outside system, many at once: each is its own decision, and a hundred are one transaction and event."""
 
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from fastapi import Response
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
+from app.accounts.service import find_outside_annotator, name_key
 from app.audit.chain import events
 from app.context import Call, ServiceContext
 from app.database.idempotency import SEVERAL_CASES, Once
-from app.database.tables import Case, Label
+from app.database.tables import Case, CountedLabel, Label
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound
 from app.http.principal import Principal
 from app.labels.leases import AlreadyLabelled, load_case_history, lock_case_context
@@ -20,9 +22,11 @@ from app.labels.submission import (
     adjudicate_after,
     head_of_chain,
     outside_author,
+    refuse_future,
     refuse_second_label,
     require_classes,
 )
+from ml.messages import Message
 
 # labels of a transaction, for which others wait
 _AT_ONCE = 100
@@ -54,7 +58,7 @@ def store_labels(
     """Store labels in one transaction, described by one event; ``by_class``: known by annotator, cell and class."""
     # all cells before anything of one is written, in the order of everybody who locks several; requests are passed
     # over while others have them, as for one label
-    named = select(Case).where(Case.external_id.in_({label.external_id for label in labels}))
+    named = _select_cases({label.external_id for label in labels})
     locked = named.order_by(Case.id).with_for_update().execution_options(populate_existing=True)
     cases = {case.external_id: case for case in session.execute(locked).scalars()}
     results, stored = [], []
@@ -75,19 +79,26 @@ def store_labels(
     return results
 
 
+def _select_cases(external_ids: Collection[str]) -> Select[tuple[Case]]:
+    return select(Case).where(Case.external_id.in_(external_ids))
+
+
 def _store_label(
     session: Session, principal: Principal, case: Case | None, body: OutsideLabelIn, *, by_class: bool
 ) -> tuple[LabelResultOut, Label | None]:
     """Store a label, unless the annotator has given it before; what is wrong with it is its result."""
     result = LabelResultOut(external_id=body.external_id, annotator=body.annotator, status="stored")
     try:  # all that may refuse it, before anything is written: without savepoints, which the audit chain has not
-        case = require_cell(case)
+        case = _require_cell(case)
         at_hand = lock_case_context(session, case.id)
         require_classes(at_hand.classes, body)
         author = outside_author(session, case, body)
         facts = load_case_history(session, case.id, author.annotator.id)
         head = head_of_chain(facts.history, author.annotator)
-        if head is not None and (is_same_class(head, body) if by_class else _is_same(head, body)):
+        same = head is not None and (
+            _is_same_class(head.class_code, body, f"label {head.id}") if by_class else _is_same(head, body)
+        )
+        if head is not None and same:
             return result.model_copy(update={"status": "known", "label_id": str(head.id)}), None
         refuse_second_label(facts.history, author.annotator)
     except (Conflict, Forbidden, InvalidValue, NotFound) as problem:
@@ -97,7 +108,7 @@ def _store_label(
     return result.model_copy(update={"label_id": str(given.label.id)}), given.label
 
 
-def require_cell(case: Case | None) -> Case:
+def _require_cell(case: Case | None) -> Case:
     """Refuse a cell that is not stored, or was erased."""
     if case is None:
         raise NotFound("there is no such cell")
@@ -106,16 +117,16 @@ def require_cell(case: Case | None) -> Case:
     return case
 
 
-def is_same_class(head: Label, body: OutsideLabelIn) -> bool:
-    """Whether an annotator has named the class already; refuse another class, which would be a change."""
-    if head.class_code not in (None, body.label):
+def _is_same_class(class_code: str | None, body: OutsideLabelIn, stored: str) -> bool:
+    """Whether an annotator has given a cell this class already; another one would be a change, and is refused."""
+    if class_code not in (None, body.label):
         raise AlreadyLabelled(
-            "{annotator} labelled this cell {stored} (label {label}); to change it, send a revision of that label",
+            "{annotator} labelled this cell {class_code} ({stored}); send a revision of that label, or remove this row",
             annotator=body.annotator,
-            stored=head.class_code,
-            label=head.id,
+            class_code=class_code,
+            stored=stored,
         )
-    return head.class_code is not None
+    return class_code is not None
 
 
 def _is_same(head: Label, body: OutsideLabelIn) -> bool:
@@ -124,3 +135,57 @@ def _is_same(head: Label, body: OutsideLabelIn) -> bool:
     stored = (head.class_code, head.confidence, head.second_choice, head.flagged, note, head.round, head.given_at)
     sent = (body.label, body.confidence, body.second_choice, body.flag, body.note, body.round or "planned", body.at)
     return stored == sent and (head.blind == body.blind or head.post_reveal)
+
+
+class LabelReview:
+    """Decides what would become of labels one after the other, and stores nothing."""
+
+    def __init__(self) -> None:
+        # classes by cell and annotator of the labels so far
+        self._given: dict[tuple[str, str], str] = {}
+        # annotators by the names of the labels so far; None of those who have given none
+        self._annotators: dict[str, uuid.UUID | None] = {}
+
+    def review(
+        self, session: Session, labels: Sequence[OutsideLabelIn], new_cells: Container[str]
+    ) -> list[LabelResultOut]:
+        """Decide on labels of stored cells, and of cells that the same import would store."""
+        external_ids = {label.external_id for label in labels}
+        cases = {case.external_id: case for case in session.execute(_select_cases(external_ids)).scalars()}
+        given = (
+            select(CountedLabel)
+            .where(CountedLabel.case_id.in_([case.id for case in cases.values()]))
+            .order_by(CountedLabel.position)
+        )
+        heads = {(label.case_id, label.annotator_id): label for label in session.execute(given).scalars()}
+        return [self._review_label(session, cases, heads, new_cells, body) for body in labels]
+
+    def _review_label(
+        self,
+        session: Session,
+        cases: Mapping[str, Case],
+        heads: Mapping[tuple[uuid.UUID, uuid.UUID], CountedLabel],
+        new_cells: Container[str],
+        body: OutsideLabelIn,
+    ) -> LabelResultOut:
+        result = LabelResultOut(external_id=body.external_id, annotator=body.annotator, status="known")
+        try:
+            case = None if body.external_id in new_cells else _require_cell(cases.get(body.external_id))
+            refuse_future(session, body)
+            annotator_id = self._find_annotator(session, body.annotator or "")
+            key = body.external_id, str(annotator_id or name_key(body.annotator or ""))
+            head = heads.get((case.id, annotator_id)) if case and annotator_id else None
+            if head is not None and _is_same_class(head.class_code, body, f"label {head.id}"):
+                return result
+            if _is_same_class(self._given.get(key), body, Message("earlier in this import")):
+                return result
+        except (Conflict, Forbidden, InvalidValue, NotFound) as problem:
+            return result.model_copy(update={"status": "refused", "detail": problem.detail})
+        self._given[key] = body.label
+        return result.model_copy(update={"status": "stored"})
+
+    def _find_annotator(self, session: Session, name: str) -> uuid.UUID | None:
+        if name not in self._annotators:
+            annotator = find_outside_annotator(session, name)
+            self._annotators[name] = None if annotator is None else annotator.id
+        return self._annotators[name]

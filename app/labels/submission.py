@@ -132,12 +132,17 @@ def outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
         raise InvalidValue("give the annotator's name and whether the read was blinded")
-    if body.at is not None and body.at > time_of(session) + _AHEAD:
-        raise InvalidValue("`at` is in the future; send the time when the annotator gave the label")
+    refuse_future(session, body)
     annotator = outside_annotator(session, body.annotator)
     read_round = body.round or "planned"
     request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
     return LabelAuthor(annotator, body.blind, request, None, read_round, given_at=body.at)
+
+
+def refuse_future(session: Session, body: LabelIn) -> None:
+    """Refuse a label that was given later than now."""
+    if body.at is not None and body.at > time_of(session) + _AHEAD:
+        raise InvalidValue("`at` is in the future; send the time when the annotator gave the label")
 
 
 def store_first_label(
