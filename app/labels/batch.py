@@ -79,7 +79,7 @@ def store_labels(
     return results
 
 
-def _select_cases(external_ids: Collection[str]) -> Select[tuple[Case]]:
+def _select_cases(external_ids: Collection[str]) -> Select[Case]:
     return select(Case).where(Case.external_id.in_(external_ids))
 
 

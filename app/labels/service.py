@@ -18,5 +18,15 @@ from app.labels.leases import (
 from app.labels.posterior import remarks_on, show_case_posterior
 from app.labels.queries import has_answered_late
 from app.labels.queue import peek_next_case
-from app.labels.schemas import DeclineIn, LabelIn, LabelOut, OutsideLabelIn, OwnLabelIn, ReadOut, RetractionIn, RevisionIn
+from app.labels.schemas import (
+    DeclineIn,
+    LabelIn,
+    LabelOut,
+    LabelResultOut,
+    OutsideLabelIn,
+    OwnLabelIn,
+    ReadOut,
+    RetractionIn,
+    RevisionIn,
+)
 from app.labels.submission import answer_read, label_out, retract_case_label, revise_case_label, submit_label

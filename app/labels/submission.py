@@ -39,7 +39,6 @@ from app.labels.posterior import (
 from app.labels.queries import AnyRequest, AuthoredLabel
 from app.labels.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
 
-
 # how far the clock of an outside system may be ahead
 _AHEAD = timedelta(minutes=5)
 

@@ -82,7 +82,9 @@ def _write_export_files(
                 (out / folder / f"{case_id}.png").write_bytes(context.images.get(digest))
     files = [names[row] for row in data.labels.row]
     write_table(
-        data.labels_table() | _make_training_columns(session, context, cohort, data) | {"file": files, "at": data.labels.at},
+        data.labels_table()
+        | _make_training_columns(session, context, cohort, data)
+        | {"file": files, "at": data.labels.at},
         out / f"labels.{kind}",
     )
     has_training_data = "training" in existing_release(session, release_id).card
