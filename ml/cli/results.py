@@ -33,6 +33,24 @@ More examples, ties and fractional counts: docs/reference/tables.md.
 """
 
 LabelsFile = Annotated[Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet.")]
+LabelsOrExport = Annotated[
+    Path | None,
+    typer.Option("--labels", help="LABELS table, .csv, .csv.gz or .parquet; counts if annotators are unknown."),
+]
+Export = Annotated[
+    Path | None,
+    typer.Argument(metavar="EXPORT", help="Labels of another tool, in place of --labels; or a folder per class."),
+]
+ExportFormat = Annotated[
+    Literal["labels", "label-studio", "cvat", "coco", "wide"] | None,
+    typer.Option("--from", help="Format of EXPORT; detected if omitted."),
+]
+BadRows = Annotated[
+    Literal["error", "drop"],
+    typer.Option(
+        help="A row of EXPORT without a label of a whole image: refuse the file, or leave it out and name it."
+    ),
+]
 PredictionsFile = Annotated[Path, typer.Option(help="PREDICTIONS table, .csv, .csv.gz or .parquet.")]
 Form = Annotated[Literal["pair", "paper", "none"], typer.Option(help="How CL is corrected: pair, paper or none.")]
 Against = Annotated[
@@ -45,12 +63,16 @@ if TYPE_CHECKING:
 
     from ml.agreement import AgreementReport
     from ml.audit.evaluate_findings import FindingAudit
+    from ml.label_files import Format
     from ml.metrics.jackknife import Estimate
     from ml.tables.evaluate import EvaluationOptions
+    from ml.tables.reading import TableSource
 
 commands = typer.Typer()
 #: Annotators, pairs and classes that are listed; JSON has all.
 _MAX_LINES = 40
+#: Rows of an export that are named if they have no label.
+_NAMED_ROWS = 5
 #: Columns of the table with one row per finding, where they are there.
 _OVERVIEW = ("agreement", "L", "skill", "CE", "EL", "L_D", "skill_D", "CE_D", "RPS")
 
@@ -145,20 +167,64 @@ def evaluate(
 @commands.command(help=f"Write one page about predictions and labels that an auditor can file.\n{TABLES_HELP}")
 @_with_evaluation_options
 def audit(
-    labels: LabelsFile,
     predictions: PredictionsFile,
     out: Annotated[Path, typer.Option("-o", "--out", help="HTML page to write.")],
     options: "EvaluationOptions",
+    labels: LabelsOrExport = None,
+    export: Export = None,
+    form: ExportFormat = None,
+    bad_rows: BadRows = "error",
     against: Against = None,
     as_json: Json = False,
 ) -> None:
     """Write the page: evaluation, agreement, skill, warnings, comparison."""
     from ml.audit.evaluate_findings import audit_findings
 
-    answers = audit_findings(labels, predictions, options, against)
-    digest = _write_audit_page(answers, labels, predictions, against, out)
+    file, table = _open_labels(labels, export, form, bad_rows, predictions, binary=options.binary)
+    answers = audit_findings(table, predictions, options, against)
+    digest = _write_audit_page(answers, file, predictions, against, out)
     findings = [answer.cases.finding for answer in answers if answer.cases.finding is not None]
     emit({"report": str(out), "sha256": digest, "findings": findings}, as_json, f"{out}\nSHA-256 {digest}")
+
+
+def _open_labels(
+    labels: Path | None,
+    export: Path | None,
+    form: "Format | None",
+    bad_rows: Literal["error", "drop"],
+    predictions: Path | None = None,
+    *,
+    binary: bool = False,
+) -> "tuple[Path, TableSource]":
+    """File of LABELS, and the table: the file, or what an export of another tool has of the predicted cases."""
+    if export is None:
+        if labels is None or form is not None:
+            raise typer.BadParameter("give --labels, or EXPORT with or without --from")
+        return labels, labels
+    if labels is not None:
+        raise typer.BadParameter("give --labels or EXPORT, not both")
+    from ml.label_files import LabelFileError, read_class_folders, read_label_file, to_label_table
+    from ml.tables.files import predicted_classes
+    from ml.tables.reading import open_table, text_column
+
+    case_ids, classes = list[str](), None
+    if predictions is not None:
+        table, place = open_table(predictions, "PREDICTIONS")
+        case_ids = text_column(table, "case_id", place)
+        classes = None if binary else predicted_classes(table, place)
+    rows = list(read_class_folders(export) if form is None and export.is_dir() else read_label_file(export, form))
+    try:
+        found = to_label_table(rows, case_ids, classes)
+    except LabelFileError as exc:
+        raise LabelFileError(f"{export}: {exc}") from exc
+    if found.bad_rows:
+        shown = "; ".join(f"{row.place}: {row.reason}" for row in found.bad_rows[:_NAMED_ROWS])
+        n = len(found.bad_rows)
+        problem = f"{export}: {n:,} row{'' if n == 1 else 's'} without a label of a whole image: {shown}"
+        if bad_rows == "error":
+            raise LabelFileError(f"{problem}; --bad-rows drop leaves them out")
+        say(f"warning: {problem}; left out")
+    return export, found.columns
 
 
 def _write_audit_page(
@@ -309,9 +375,10 @@ def reproduce(
 
 @commands.command()
 def agreement(
-    labels: Annotated[
-        Path, typer.Option(help="LABELS table, .csv, .csv.gz or .parquet; counts if annotators are unknown.")
-    ],
+    labels: LabelsOrExport = None,
+    export: Export = None,
+    form: ExportFormat = None,
+    bad_rows: BadRows = "error",
     cluster: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     level: Annotated[
         Literal["nominal", "ordinal"], typer.Option(help="ordinal: ordinal alpha and quadratically weighted kappa.")
@@ -329,7 +396,8 @@ def agreement(
     from ml.agreement import AgreementOptions, agreement_by_finding
 
     order = None if classes is None else [name.strip() for name in classes.split(",")]
-    reports = agreement_by_finding(labels, AgreementOptions(cluster, level, order, min_shared, seed))
+    _, table = _open_labels(labels, export, form, bad_rows)
+    reports = agreement_by_finding(table, AgreementOptions(cluster, level, order, min_shared, seed))
     if None in reports:
         emit(reports[None].to_dict(), as_json, _agreement_table(reports[None]))
         return

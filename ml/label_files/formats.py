@@ -1,15 +1,24 @@
 """Reads label files of every format, and detects the format."""
 
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import BinaryIO, get_args
 
+from ml.label_files.cvat import read_cvat
+from ml.label_files.json_exports import read_coco, read_label_studio
 from ml.label_files.rows import UNNAMED, Format, LabelFileError, LabelRow, Rows
 from ml.label_files.tables import find_kind_of_table, read_labels, read_wide
 
 #: Bytes by which a format is detected.
 START = 65536
-_READERS: dict[Format, Callable[[BinaryIO, str], Rows]] = {"labels": read_labels, "wide": read_wide}
+_READERS: dict[Format, Callable[[BinaryIO], Rows]] = {
+    "labels": read_labels,
+    "label-studio": read_label_studio,
+    "cvat": read_cvat,
+    "coco": read_coco,
+    "wide": read_wide,
+}
 
 
 def detect_format(name: str, start: bytes) -> Format | None:
@@ -35,11 +44,11 @@ def detect_format(name: str, start: bytes) -> Format | None:
     return find_kind_of_table(text) if name.lower().endswith((".csv", ".txt")) else None
 
 
-def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Rows:  # noqa: A002 - as in `open`
+def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Rows:
     """Read the labels of a file, in its order.
 
     Args:
-        source: the file, or a seekable stream at its beginning.
+        source: the file, or a seekable stream at its beginning, whose name is in the places if it has one.
         format: format of the file; detected if omitted.
 
     Yields:
@@ -53,10 +62,15 @@ def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Ro
         try:
             with source.open("rb") as stream:
                 yield from _read(stream, source.name, format)
-        except OSError as exc:
-            raise LabelFileError(f"{source}: {exc.strerror or exc}") from exc
+        except (LabelFileError, OSError) as exc:
+            raise LabelFileError(f"{source}: {getattr(exc, 'strerror', None) or exc}") from exc
         return
-    yield from _read(source, Path(getattr(source, "name", None) or "").name, format)
+    name = PurePath(str(getattr(source, "name", ""))).name
+    try:
+        for row in _read(source, name, format):
+            yield replace(row, place=f"{name} {row.place}".lstrip())
+    except LabelFileError as exc:
+        raise LabelFileError(f"{name or 'labels'}: {exc}") from exc
 
 
 def _read(stream: BinaryIO, name: str, form: Format | None) -> Rows:
@@ -65,12 +79,18 @@ def _read(stream: BinaryIO, name: str, form: Format | None) -> Rows:
         stream.seek(0)
     if form is None:
         formats = ", ".join(get_args(Format))
-        raise LabelFileError(f"{name}: the format of the labels cannot be detected: name one of {formats}")
-    yield from _READERS[form](stream, name)
+        raise LabelFileError(f"the format of the labels cannot be detected: name one of {formats}")
+    yield from _READERS[form](stream)
 
 
 def read_class_folders(folder: Path) -> Rows:
-    """Read the labels of images that are sorted into one folder per class."""
+    """Read the labels of images that are sorted into one folder per class.
+
+    Raises:
+        LabelFileError: no such folder.
+    """
+    if not folder.is_dir():
+        raise LabelFileError(f"{folder}: no such folder")
     for path in sorted(folder.glob("*/*")):
         if path.is_file() and not path.name.startswith("."):
             image = path.relative_to(folder).as_posix()

@@ -1,5 +1,6 @@
 """A label as a file states it, or the reason why there is none."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,8 @@ from ml.messages import Message
 Format = Literal["labels", "label-studio", "cvat", "coco", "wide"]
 #: Annotator of labels in files that name none.
 UNNAMED = "unnamed"
+#: Ends of the names of images.
+IMAGE_END = re.compile(r"\.(png|jpe?g|tiff?|bmp|gif|webp|dcm)$", re.IGNORECASE)
 
 
 class LabelFileError(ValueError):

@@ -27,9 +27,9 @@ def find_kind_of_table(start: bytes) -> Literal["labels", "wide"] | None:
     return None if len(header) < 3 or any(map(_OTHERS.match, header[1:])) else "wide"
 
 
-def read_labels(stream: BinaryIO, name: str) -> Rows:
+def read_labels(stream: BinaryIO) -> Rows:
     """Read a table with one row per label."""
-    for place, row in _read_rows(stream, name, ("label",)):
+    for place, row in _read_rows(stream, ("label",)):
         yield row if isinstance(row, BadRow) else _read_label(place, row)
 
 
@@ -49,9 +49,9 @@ def _read_label(place: str, row: Mapping[str, str]) -> LabelRow | BadRow:
     return LabelRow(image, row.get("annotator") or UNNAMED, label, time, _BLINDED[blinded], place)
 
 
-def read_wide(stream: BinaryIO, name: str) -> Rows:
+def read_wide(stream: BinaryIO) -> Rows:
     """Read a table with one row per image and one column per annotator."""
-    for place, row in _read_rows(stream, name, ()):
+    for place, row in _read_rows(stream, ()):
         if isinstance(row, BadRow):
             yield row
             continue
@@ -65,38 +65,37 @@ def read_wide(stream: BinaryIO, name: str) -> Rows:
                 yield LabelRow(image.replace("\\", "/"), annotator, label, None, False, place)
 
 
-def _read_rows(
-    stream: BinaryIO, name: str, required: tuple[str, ...]
-) -> Iterator[tuple[str, Mapping[str, str] | BadRow]]:
+def _read_rows(stream: BinaryIO, required: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str] | BadRow]]:
     """Place and cells by column of each row that is not empty."""
     text = TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     try:
         rows = csv.reader(text, strict=True)
         header = [cell.strip() for cell in next(rows, [])]
-        _check_header(header, name, required)
+        _check_header(header, required)
         for number, cells in enumerate(rows, start=2):
-            place = f"{name} row {number}".lstrip()
+            place = f"row {number}"
             if len(cells) == len(header):
                 yield place, dict(zip(header, map(str.strip, cells), strict=True))
             elif cells:
                 n, total = len(cells), len(header)
                 yield place, BadRow(place, Message("{n} cells, and the header has {total}", n=n, total=total))
     except (UnicodeDecodeError, csv.Error) as exc:
-        at = f"after row {rows.line_num}"
-        raise LabelFileError(f"{name} {at}: {exc}: save the file as 'CSV UTF-8 (comma delimited)'") from exc
+        raise LabelFileError(
+            f"after row {rows.line_num}: {exc}: save the file as 'CSV UTF-8 (comma delimited)'"
+        ) from exc
     finally:
         text.detach()
 
 
-def _check_header(header: list[str], name: str, required: tuple[str, ...]) -> None:
+def _check_header(header: list[str], required: tuple[str, ...]) -> None:
     if len(header) < 2:
-        raise LabelFileError(f"{name} row 1: at least two columns, separated by commas, are needed")
+        raise LabelFileError("row 1: at least two columns, separated by commas, are needed")
     repeated = next((column for column in header if header.count(column) > 1), None)
     if repeated is not None:
-        raise LabelFileError(f"{name} row 1: there are several columns {repeated!r}")
+        raise LabelFileError(f"row 1: there are several columns {repeated!r}")
     if required and not set(_IMAGE) & set(header):
         names = ", ".join(header)
-        raise LabelFileError(f"{name} row 1: a column image, case_id, file or external_id is needed; there are {names}")
+        raise LabelFileError(f"row 1: a column image, case_id, file or external_id is needed; there are {names}")
     for column in required:
         if column not in header:
-            raise LabelFileError(f"{name} row 1: column {column!r} is missing; there are {', '.join(header)}")
+            raise LabelFileError(f"row 1: column {column!r} is missing; there are {', '.join(header)}")
