@@ -1,5 +1,6 @@
 """Labels of an import: stored in chunks that a resumed job does not repeat, or looked at by a check."""
 
+import time
 import uuid
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 #: Labels of a transaction, for which others wait.
 LABELS_AT_ONCE = 100
+# between two such transactions on SQLite, in which another process that waits to write looks again
+_PAUSE_SECONDS = 0.1
 # names of the chunks that a job has stored begin with it
 _CHUNK = "labels "
 LabelStatus = Literal["stored", "known", "failed"]
@@ -73,6 +76,8 @@ def store_labels_of_job(
         n_done += len(chunk)
         if (name := f"{_CHUNK}{number}") not in stored:
             message = Message("{count:,} of {labels:,} labels", count=n_done, labels=n_labels)
+            if number and job.context.database.writers is not None:
+                time.sleep(_PAUSE_SECONDS)
             at = (n_rows + n_done) / (n_rows + n_labels), message
             job.batch(name, partial(_store_chunk, job, principal, chunk, number_before(archive), at))
 
@@ -153,7 +158,7 @@ def review_labels(
 
 def _find_cells(session: Session, chunk: Sequence[ImportLabel]) -> dict[str, uuid.UUID]:
     """Stored cells that labels may name, by their external ids."""
-    names = {name for label in chunk if label.body is not None for name in label.names}
+    names = {name for label in chunk for name in label.names}
     found = select(Case.external_id, Case.id).where(Case.external_id.in_(names))
     return {external_id: case_id for external_id, case_id in session.execute(found)}
 
@@ -176,8 +181,8 @@ def _join_results(
     rest = iter(results)
     for label, body in zip(chunk, bodies, strict=True):
         if body is None:
-            named = "".join(label.names[:1])[:200].replace("\x00", "")
-            yield ImportLabelResult(label, named, None, "failed", label.problem)
+            external_id = next((name for name in label.names if name in stored), "".join(label.names[:1]))
+            yield ImportLabelResult(label, external_id, stored.get(external_id), "failed", label.problem)
             continue
         result, case_id = next(rest), stored.get(body.external_id)
         status = "failed" if result.status == "refused" else result.status

@@ -65,25 +65,32 @@ class ArchiveLabels:
             except ArchiveError:
                 raise
             except ValueError as exc:
-                self._faults[file], n = str(exc), before + 1
+                self._faults[file] = str(exc).removeprefix(f"{PurePosixPath(file).name}: ")
+                n = before + 1
         return n
 
     def __iter__(self) -> Iterator[ImportLabel]:
         """Every label, folders first, then files by name, in the order of their rows."""
-        number = 0
         for number, (file, row) in enumerate(self._read(), 1):
-            place = str(PurePosixPath(file).parent / row.place)
+            place = posixpath.join(posixpath.dirname(file), row.place)
             if isinstance(row, BadRow):
                 yield ImportLabel(number, place, (), None, row.reason)
-                continue
-            try:
-                cell = self._find_cell(file, row.image)
-                names = [cell.fields["external_id"]] if cell else _possible_ids(row.image)
-                yield ImportLabel(
-                    number, place, names, self._make_body(row, names[0]), row=None if cell is None else cell.number
-                )
-            except ValueError as exc:
-                yield ImportLabel(number, place, (row.image,), None, str(exc))
+            else:
+                yield self._make_label(number, place, file, row)
+
+    def _make_label(self, number: int, place: str, file: str, row: LabelRow) -> ImportLabel:
+        try:
+            cell = self._find_cell(file, row.image)
+        except ValueError as exc:
+            return ImportLabel(number, place, [_storable(row.image)], None, str(exc))
+        external_ids = _possible_ids(row.image) if cell is None else [cell.fields["external_id"]]
+        body, problem = None, ""
+        try:
+            body = self._make_body(row, external_ids[0])
+        except ValueError as exc:
+            problem = str(exc)
+        names, of_archive = [_storable(name) for name in external_ids], None if cell is None else cell.number
+        return ImportLabel(number, place, names, body, problem, of_archive)
 
     def _read(self) -> Iterator[tuple[str, LabelRow | BadRow]]:
         for row in self._archive.rows if self._class_folders else ():
@@ -148,6 +155,10 @@ def names_cell(archive: ImportArchive, external_ids: Container[str]) -> bool:
     """Whether a label of an archive may be about one of these cells; raises ``ValueError`` if a file cannot be read."""
     rows = (row for file in archive.label_files for row in archive.read_labels(file))
     return any(name in external_ids for row in rows if isinstance(row, LabelRow) for name in _possible_ids(row.image))
+
+
+def _storable(name: str) -> str:
+    return name[:200].replace("\x00", "")
 
 
 def _folder_of(row: ArchiveRow) -> str:

@@ -61,10 +61,13 @@ def find_label_format(name: str, stream: IO[bytes]) -> Format | None:
     path = PurePosixPath(name)
     if path.suffix.lower() not in _TABLES + _DOCUMENTS or path.name == MANIFEST or is_of_system(name):
         return None
-    start = stream.read(START)
+    named = any(word in path.name.lower() for word in ("label", "annotation"))
+    try:
+        start = stream.read(START)
+    except _DAMAGE:
+        return "labels" if named else None  # whoever reads it meets the damage
     kind = detect_format(name, start)
-    named = any(word in path.name.lower() for word in ("label", "annotation")) or b'"annotations"' in start
-    return None if kind in _COMMON_FORMATS and not named else kind
+    return None if kind in _COMMON_FORMATS and not named and b'"annotations"' not in start else kind
 
 
 MANIFEST = "manifest.csv"
@@ -161,7 +164,7 @@ class ImportArchive:
         formats: dict[str, Format] = {}
         for name in sorted(self._entries):
             if PurePosixPath(name).suffix.lower() in _TABLES + _DOCUMENTS:
-                with suppress(*_DAMAGE, ArchiveError), self._opened(self._entries[name]) as stream:
+                with suppress(ArchiveError), self._opened(self._entries[name]) as stream:
                     kind = find_label_format(name, stream)
                     formats |= {} if kind is None else {name: kind}
         return formats

@@ -2,10 +2,10 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from fastapi import Response
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.accounts.service import find_outside_annotator, name_key
@@ -15,7 +15,7 @@ from app.database.idempotency import SEVERAL_CASES, Once
 from app.database.tables import Case, CountedLabel, Label
 from app.http.errors import Conflict, Forbidden, InvalidValue, NotFound
 from app.http.principal import Principal
-from app.labels.leases import AlreadyLabelled, load_case_history, lock_case_context
+from app.labels.leases import AlreadyLabelled, LockedCases
 from app.labels.schemas import LabelBatchIn, LabelBatchOut, LabelResultOut, OutsideLabelIn
 from app.labels.submission import (
     add_first_label,
@@ -56,14 +56,11 @@ def store_labels(
     by_class: bool = False,
 ) -> list[LabelResultOut]:
     """Store labels in one transaction, described by one event; ``by_class``: known by annotator, cell and class."""
-    # all cells before anything of one is written, in the order of everybody who locks several; requests are passed
-    # over while others have them, as for one label
-    named = _select_cases({label.external_id for label in labels})
-    locked = named.order_by(Case.id).with_for_update().execution_options(populate_existing=True)
-    cases = {case.external_id: case for case in session.execute(locked).scalars()}
+    # all cells before anything of one is written; requests are passed over while others have them, as for one label
+    cases = LockedCases(session, {label.external_id for label in labels})
     results, stored = [], []
     for body in labels:
-        result, label = _store_label(session, principal, cases.get(body.external_id), body, by_class=by_class)
+        result, label = _store_label(session, principal, cases, body, by_class=by_class)
         results.append(result)
         stored += [] if label is None else [label]
     if stored:
@@ -79,21 +76,16 @@ def store_labels(
     return results
 
 
-def _select_cases(external_ids: Collection[str]) -> Select[Case]:
-    return select(Case).where(Case.external_id.in_(external_ids))
-
-
 def _store_label(
-    session: Session, principal: Principal, case: Case | None, body: OutsideLabelIn, *, by_class: bool
+    session: Session, principal: Principal, cases: LockedCases, body: OutsideLabelIn, *, by_class: bool
 ) -> tuple[LabelResultOut, Label | None]:
     """Store a label, unless the annotator has given it before; what is wrong with it is its result."""
     result = LabelResultOut(external_id=body.external_id, annotator=body.annotator, status="stored")
     try:  # all that may refuse it, before anything is written: without savepoints, which the audit chain has not
-        case = _require_cell(case)
-        at_hand = lock_case_context(session, case.id)
+        case = _require_cell(cases.case(body.external_id))
+        at_hand, facts = cases.context(session, case), cases.history[case.id]
         require_classes(at_hand.classes, body)
-        author = outside_author(session, case, body)
-        facts = load_case_history(session, case.id, author.annotator.id)
+        author = outside_author(session, case, body, cases)
         head = head_of_chain(facts.history, author.annotator)
         same = head is not None and (
             _is_same_class(head.class_code, body, f"label {head.id}") if by_class else _is_same(head, body)
@@ -105,6 +97,7 @@ def _store_label(
         return result.model_copy(update={"status": "refused", "detail": problem.detail}), None
     given = add_first_label(session, principal, at_hand, author, body, facts)
     adjudicate_after(session, at_hand, given)
+    facts.history.append(given.history[-1])
     return result.model_copy(update={"label_id": str(given.label.id)}), given.label
 
 
@@ -151,7 +144,8 @@ class LabelReview:
     ) -> list[LabelResultOut]:
         """Decide on labels of stored cells, and of cells that the same import would store."""
         external_ids = {label.external_id for label in labels}
-        cases = {case.external_id: case for case in session.execute(_select_cases(external_ids)).scalars()}
+        named = select(Case).where(Case.external_id.in_(external_ids))
+        cases = {case.external_id: case for case in session.execute(named).scalars()}
         given = (
             select(CountedLabel)
             .where(CountedLabel.case_id.in_([case.id for case in cases.values()]))

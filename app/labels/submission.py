@@ -24,6 +24,7 @@ from app.labels.leases import (
     LabelSuperseded,
     LeaseLost,
     LockedCaseContext,
+    LockedCases,
     get_own_lease,
     load_case_history,
     lock_case_context,
@@ -127,14 +128,20 @@ def submit_label(
     return store_first_label(session, context, principal, at_hand, author, body)
 
 
-def outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
+def outside_author(session: Session, case: Case, body: LabelIn, cases: LockedCases | None = None) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
         raise InvalidValue("give the annotator's name and whether the read was blinded")
     refuse_future(session, body)
-    annotator = outside_annotator(session, body.annotator)
+    annotator = None if cases is None else cases.annotators.get(body.annotator)
+    annotator = annotator or outside_annotator(session, body.annotator)
     read_round = body.round or "planned"
-    request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
+    may_answer = body.blind
+    if cases is not None:
+        cases.annotators[body.annotator] = annotator
+        requests = cases.history[case.id].requests
+        may_answer = may_answer and any((one.state, one.round) == ("open", read_round) for one in requests)
+    request = queries.open_request_of_case(session, case.id, (read_round,)) if may_answer else None
     return LabelAuthor(annotator, body.blind, request, None, read_round, given_at=body.at)
 
 
