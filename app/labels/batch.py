@@ -88,7 +88,9 @@ def _store_label(
         author = outside_author(session, case, body, cases)
         head = head_of_chain(facts.history, author.annotator)
         same = head is not None and (
-            _is_same_class(head.class_code, body, f"label {head.id}") if by_class else _is_same(head, body)
+            _is_same_class(head.class_code, body, Message("label {label}", label=head.id))
+            if by_class
+            else _is_same(head, body)
         )
         if head is not None and same:
             return result.model_copy(update={"status": "known", "label_id": str(head.id)}), None
@@ -169,7 +171,7 @@ class LabelReview:
             annotator_id = self._find_annotator(session, body.annotator or "")
             key = body.external_id, str(annotator_id or name_key(body.annotator or ""))
             head = heads.get((case.id, annotator_id)) if case and annotator_id else None
-            if head is not None and _is_same_class(head.class_code, body, f"label {head.id}"):
+            if head is not None and _is_same_class(head.class_code, body, Message("label {label}", label=head.id)):
                 return result
             if _is_same_class(self._given.get(key), body, Message("earlier in this import")):
                 return result
