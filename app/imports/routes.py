@@ -56,7 +56,7 @@ def start_import(
     session: WriteSession,
     class_folders: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Import a zip of images and labels.
+    """Import images and labels. As a zip.
 
     A job stores them; an optional ``manifest.csv`` has the columns file, external_id, patient, site, specimen,
     metadata, field. Files of labels need the scope ``labels:write``, too.
