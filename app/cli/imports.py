@@ -70,7 +70,7 @@ def import_local(
                 context,
                 ask,
                 kinds,
-                f"importing {archive.n_rows:,} cases" if part is None else f"importing part {part[0]} of {part[1]}",
+                f"importing {_describe(archive)}" if part is None else f"importing part {part[0]} of {part[1]}",
             )
         finally:
             remove_unclaimed(context.bucket, archive)
@@ -83,8 +83,12 @@ def check_local(
 ) -> CheckReport:
     """Report what importing a folder or a zip would do; nothing is stored."""
     with _receive_source(context, source, say) as received, open_archive(received.path) as archive:
-        say(f"checking {received.n_rows:,} cases")
+        say(f"checking {_describe(received)}")
         return check_archive(context, archive, SHOWN_FAILURES, class_folders=class_folders)
+
+
+def _describe(archive: ReceivedArchive) -> str:
+    return f"{archive.n_rows:,} cases{' and labels' if archive.has_labels else ''}"
 
 
 @contextmanager

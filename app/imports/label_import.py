@@ -18,7 +18,7 @@ from app.imports.label_rows import ArchiveLabels, ImportLabel
 from app.imports.zip_contents import ImportArchive
 from app.jobs.service import RunningJob
 from app.labels.service import LabelResultOut, LabelReview, OutsideLabelIn, store_labels
-from app.releases.service import named_release_classes, served_release_id
+from app.releases.service import get_champion_alias, named_release_classes
 from ml.messages import Message
 
 T = TypeVar("T")
@@ -55,7 +55,8 @@ def of_part(rows: Sequence[T], part: Sequence[int] | None) -> Sequence[T]:
 def labels_of_archive(context: ServiceContext, archive: ImportArchive, *, class_folders: bool = False) -> ArchiveLabels:
     """Labels of an archive, by the classes of the champion."""
     with context.database.read() as session:
-        classes = named_release_classes(session, served_release_id(session))
+        champion = get_champion_alias(session)
+        classes = [] if champion is None else named_release_classes(session, champion.release_id)
     return ArchiveLabels(archive, classes, class_folders=class_folders)
 
 
