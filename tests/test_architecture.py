@@ -337,6 +337,8 @@ OPEN_DOCUMENTS = {
     "app.database.revisions.compare_and_swap": "columns of any table",
     "app.predictions.remote": "what another server says: every value is checked where it is read",
     "app.predictions.wire_format": "messages as they came: every value is checked where it is read",
+    "app.maintenance.export_documents": "documents of other tools, as these define them",
+    "ml.label_files.json_exports": "what another tool wrote: every value is checked where it is read",
     "ml.util.files.read_json": "JSON of any kind: whoever reads it says of which",
     "ml.documents": "documents of any dataclass: its fields say which keys and types",
     "ml.dataframes._named_rows": "arguments of a caller by name, tables of any library",

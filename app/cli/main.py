@@ -212,7 +212,12 @@ def dataset_export(
         Literal["all", "calibration", "evaluation"] | None,
         typer.Option(help="calibration, evaluation or all (default: calibration; with --proof: all)."),
     ] = None,
-    kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Format of the tables.")] = "csv",
+    kind: Annotated[
+        Literal["csv", "parquet", "label-studio", "croissant"],
+        typer.Option(
+            "--format", help="Format of the tables; or csv with tasks of Label Studio, or Croissant metadata."
+        ),
+    ] = "csv",
     images: Annotated[bool, typer.Option("--images/--no-images", help="Write the images too.")] = True,
     proof: Annotated[
         bool,

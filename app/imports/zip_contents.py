@@ -47,7 +47,7 @@ def get_skip_reason(name: str, *, manifest: bool) -> str:
     kind = path.suffix.lower()
     if is_of_system(name):
         return "written by an operating system for itself"
-    if kind in _TABLES + _DOCUMENTS:
+    if kind in {".csv", *_DOCUMENTS}:
         return "neither an image nor a file of labels in a format that is read here"
     if kind in {".dcm", ".dicom"}:
         return "DICOM is not read here: export PNG, JPEG or TIFF"

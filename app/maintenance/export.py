@@ -16,6 +16,7 @@ from app.audit.proof import write_proof
 from app.cases.service import NamedOutcome, outcome_columns, outcome_out, read_outcomes
 from app.context import ServiceContext
 from app.database.tables import AuditEvent
+from app.maintenance.export_documents import write_croissant, write_label_studio
 from app.metrics import service as metric_service
 from app.releases.service import existing_release, named_release_classes, patient_hmac, patient_unit
 from app.specimens.service import tables_of_specimens
@@ -25,8 +26,8 @@ from ml.util.splits import stratified_partitions
 
 # cases whose outcomes are read in one statement
 _TOGETHER = 1000
-#: Kinds of tables.
-Kind = Literal["csv", "parquet"]
+#: Kinds of tables, or of a document next to tables in CSV.
+Kind = Literal["csv", "parquet", "label-studio", "croissant"]
 
 
 def export_dataset(
@@ -81,23 +82,29 @@ def _write_export_files(
                 (out / folder).mkdir(exist_ok=True)
                 (out / folder / f"{case_id}.png").write_bytes(context.images.get(digest))
     files = [names[row] for row in data.labels.row]
+    end = "parquet" if kind == "parquet" else "csv"
     write_table(
         data.labels_table()
         | _make_training_columns(session, context, cohort, data)
         | {"file": files, "at": data.labels.at},
-        out / f"labels.{kind}",
+        out / f"labels.{end}",
     )
     has_training_data = "training" in existing_release(session, release_id).card
     further_columns = _make_prediction_columns(cohort, known=has_training_data)
     further_columns |= _make_outcome_columns(session, cohort.columns.ids())
     further_columns["specimen"], of_specimens = tables_of_specimens(session, cohort.columns.ids())
-    write_table(data.predictions | further_columns, out / f"predictions.{kind}")
+    write_table(data.predictions | further_columns, out / f"predictions.{end}")
     if of_specimens["specimen"]:
-        write_table(of_specimens, out / f"specimens.{kind}")
+        write_table(of_specimens, out / f"specimens.{end}")
     classes = named_release_classes(session, release_id)
     columns = {key: [getattr(info, key) for info in classes] for key in ("code", "name", "shortcut", "group")}
     write_table(columns, out / "classes.csv")
-    write_table(_audit_table(session), out / f"audit.{kind}")
+    write_table(_audit_table(session), out / f"audit.{end}")
+    if kind == "label-studio":
+        case_ids = [str(case_id) for case_id in data.predictions["case_id"]]
+        write_label_studio(out, [info.code for info in classes], names, case_ids, data.labels)
+    elif kind == "croissant":
+        write_croissant(out, context.clock())
     if proof:
         write_proof(session, context, out)
     return {"n_cases": len(data.case_ids), "n_labels": len(files), "n_kept_for_sets": len(whole.columns) - len(names)}

@@ -41,7 +41,7 @@ def detect_format(name: str, start: bytes) -> Format | None:
         return "label-studio"
     if text[:1] == b"{":
         return "coco" if any(key in text for key in (b'"images"', b'"annotations"', b'"categories"')) else None
-    return find_kind_of_table(text) if name.lower().endswith((".csv", ".txt")) else None
+    return find_kind_of_table(text) if not name or name.lower().endswith((".csv", ".txt")) else None
 
 
 def read_label_file(source: BinaryIO | Path, format: Format | None = None) -> Rows:

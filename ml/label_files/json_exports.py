@@ -39,7 +39,7 @@ def _read_annotation(place: str, data: Mapping[str, Any], annotation: Mapping[st
     answers = [row for row in answers if str(row.get("type")) not in _NOTES]
     others = [str(row.get("type")) for row in answers if row.get("type") != "choices"]
     if others:
-        return BadRow(place, Message("{kind} is not a choice for the image", kind=others[0]))
+        return BadRow(place, Message("{kind} is not a label of the whole image", kind=others[0]))
     choices = [choice for row in answers for choice in _list_choices(row.get("value"))]
     if len(choices) != 1 or not isinstance(choices[0], str) or not choices[0]:
         return BadRow(place, Message("{n} choices, and one is needed", n=len(choices)))
@@ -60,8 +60,10 @@ def _list_choices(value: Any) -> list[Any]:
 
 
 def _find_image(data: Mapping[str, Any], to_name: Any) -> str | None:
-    """File of a task: under the name of the labelled object, else the first that is an image."""
+    """External id of a task, else its file: under the name of the labelled object, else the first that is an image."""
     texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
+    if "external_id" in texts:
+        return texts["external_id"]
     if str(to_name) in texts:
         return cut_storage(texts[str(to_name)])
     return next((cut for cut in map(cut_storage, texts.values()) if IMAGE_END.search(cut)), None)

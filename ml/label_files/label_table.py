@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml.label_files.rows import IMAGE_END, UNNAMED, BadRow, LabelFileError, LabelRow
-from ml.messages import Message
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ def to_label_table(
     for label in labels:
         earlier = first_of.setdefault((case_of[label.image], label.annotator), label)
         if earlier is not label:
-            reason = Message("{annotator} labels the image again, after {place}", **vars(earlier))
-            bad.append(BadRow(label.place, reason))
+            bad.append(BadRow(label.place, f"{label.annotator} labels the image again, after {earlier.place}"))
     given = [row.label for row in first_of.values()]
     columns = {"case_id": [case for case, _ in first_of], "annotator": [name for _, name in first_of], "label": given}
     return LabelTable(columns, bad)

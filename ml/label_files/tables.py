@@ -62,7 +62,7 @@ def read_wide(stream: BinaryIO) -> Rows:
         for annotator, label in labels:
             if label:
                 label = _WHOLE.sub(r"\1", label) if _WHOLE.fullmatch(label) else label
-                yield LabelRow(image.replace("\\", "/"), annotator, label, None, False, place)
+                yield LabelRow(image.replace("\\", "/"), annotator or UNNAMED, label, None, False, place)
 
 
 def _read_rows(stream: BinaryIO, required: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str] | BadRow]]:
@@ -88,14 +88,10 @@ def _read_rows(stream: BinaryIO, required: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _check_header(header: list[str], required: tuple[str, ...]) -> None:
+    names = ", ".join(header)
     if len(header) < 2:
         raise LabelFileError("row 1: at least two columns, separated by commas, are needed")
-    repeated = next((column for column in header if header.count(column) > 1), None)
-    if repeated is not None:
-        raise LabelFileError(f"row 1: there are several columns {repeated!r}")
-    if required and not set(_IMAGE) & set(header):
-        names = ", ".join(header)
-        raise LabelFileError(f"row 1: a column image, case_id, file or external_id is needed; there are {names}")
-    for column in required:
-        if column not in header:
-            raise LabelFileError(f"row 1: column {column!r} is missing; there are {', '.join(header)}")
+    if len(set(header)) < len(header):
+        raise LabelFileError(f"row 1: there are several columns {max(header, key=header.count)!r}")
+    if not set(required) <= set(header) or (required and not set(_IMAGE) & set(header)):
+        raise LabelFileError(f"row 1: columns label and image (or case_id, file, external_id) are needed, not {names}")

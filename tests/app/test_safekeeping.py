@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,7 +25,9 @@ from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from app.maintenance.export import export_dataset
 from app.settings import Settings
 from ml.agreement import measure_agreement
+from ml.label_files import read_label_file, to_label_table
 from ml.tables import evaluate as evaluate_tables
+from ml.tables import read_annotations, read_table
 from ml.util.files import read_json, write_json
 from tests.support.jobs import submit, work_off
 from tests.support.postgres import PostgresServer
@@ -183,6 +187,41 @@ def test_exports_are_read_by_evaluate_and_agreement(service: Service, tmp_path: 
         audit = pyarrow.parquet.read_table(tmp_path / "out" / "audit.parquet")
         with service.context.database.read() as session:
             assert audit.num_rows == verify_all(session, service.context).n_events
+
+
+def test_an_export_for_label_studio_has_the_labels_of_its_table(service: Service, tmp_path: Path) -> None:
+    fill(service)
+    service.export(tmp_path / "out", kind="label-studio", images=False)
+    labels = read_annotations(tmp_path / "out" / "labels.csv")
+    read = to_label_table(read_label_file(tmp_path / "out" / "label-studio.json"))
+    assert not read.bad_rows
+    theirs = read_annotations(read.columns)
+    rows = [theirs.case_ids.index(case_id) for case_id in labels.case_ids]
+    assert (theirs.annotators, theirs.classes) == (labels.annotators, labels.classes)
+    assert theirs.counts()[rows].tolist() == labels.counts().tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.one_database
+def test_an_export_with_croissant_is_read_by_its_library(service: Service, tmp_path: Path) -> None:
+    fill(service)
+    service.export(tmp_path / "out", kind="croissant")
+    # of its own process, because the library warns on import
+    code = (
+        "import json, mlcroissant, sys; dataset = mlcroissant.Dataset(sys.argv[1]); issues = dataset.metadata.issues;"
+        "rows = {name: [{key.split('-', 1)[-1]: str(value) for key, value in row.items()}"
+        " for row in dataset.records(name)] for name in ('labels', 'predictions', 'classes')};"
+        "rows['images'] = [row['images/content'].size for row in dataset.records('image-files')];"
+        "print(json.dumps([sorted(issues.errors), rows]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out" / "croissant.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    errors, rows = json.loads(done.stdout)
+    assert errors == []
+    table = read_table(tmp_path / "out" / "labels.csv")
+    assert [row["label"] for row in rows["labels"]] == [f"b'{code}'" for code in table["label"].to_pylist()]
+    assert (len(rows["predictions"]), len(rows["images"])) == (6, 6)
 
 
 def test_the_audit_is_paged_filtered_and_for_admins_only(service: Service) -> None:

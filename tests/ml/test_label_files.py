@@ -101,7 +101,7 @@ def test_what_is_no_label_of_an_image_is_listed_by_its_place() -> None:
     kinds = {kind: bad_rows_of(FILES / name) for kind, name in NAMES.items()}
     assert kinds == {
         "label-studio": {
-            "task 11 annotation 4": "rectanglelabels is not a choice for the image",
+            "task 11 annotation 4": "rectanglelabels is not a label of the whole image",
             "task 12 annotation 7": "2 choices, and one is needed",
         },
         "cvat": {"image cell 1.png": "box is not a label of the whole image"},
