@@ -426,13 +426,21 @@ def add_annotator(session: Session, name: str, account_id: uuid.UUID | None) -> 
 
 def outside_annotator(session: Session, name: str) -> Annotator:
     """The annotator whom an outside system names, made at the first label; never the person of an account."""
+    known = find_outside_annotator(session, name)
+    if known is None:
+        acquire_lock(session, AdvisoryLock.NAMES)
+        known = find_outside_annotator(session, name)
+    return known or add_annotator(session, normal_name(name), None)
+
+
+def find_outside_annotator(session: Session, name: str) -> Annotator | None:
+    """The annotator whom an outside system names, None before the first label; refuses the person of an account."""
     name = normal_name(name)
     if not name:
         raise InvalidValue("the name of the annotator is empty")
     known = session.execute(select(Annotator).where(Annotator.name == name)).scalar_one_or_none()
     if known is not None and known.account_id is None:
         return known
-    acquire_lock(session, AdvisoryLock.NAMES)
     for account in session.execute(select(Account.name)).scalars():
         if name_key(account) == name_key(name):
             raise Forbidden("this annotator has an account here and must give labels through their own reads")
@@ -441,7 +449,7 @@ def outside_annotator(session: Session, name: str) -> Annotator:
     for other in session.execute(select(Annotator).where(Annotator.account_id.is_(None))).scalars():
         if name_key(other.name) == name_key(name):
             return other
-    return add_annotator(session, name, None)
+    return None
 
 
 def refuse_name_in_use(session: Session, name: str) -> None:

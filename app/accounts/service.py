@@ -1,5 +1,6 @@
 """Face of the accounts: people, keys, sessions and permissions."""
 
+from app.accounts.names import name_key
 from app.accounts.people import (
     SEEN_EVERY,
     SESSION_IDLE,
@@ -19,6 +20,7 @@ from app.accounts.people import (
     confirm_password,
     count_annotators,
     existing_account,
+    find_outside_annotator,
     had_annotators,
     has_accounts,
     hash_secret,

@@ -14,7 +14,8 @@ from app.database.tables import Account, ImportRow
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive, remove_unclaimed, store_in_bucket
 from app.imports.dry_run import CheckReport, FailedRow, check_archive
-from app.imports.import_job import ImportResult, begin_import
+from app.imports.import_job import LABEL_SCOPE, ImportResult, begin_import
+from app.imports.label_import import LabelCounts
 from app.imports.receiving import receive_archive
 from app.imports.zip_contents import open_archive, pack_folder
 from app.jobs.inline import run_inline
@@ -36,6 +37,7 @@ ImportReport = TypedDict(
         "failed": int,
         "ignored": int,
         "differs": int,
+        "labels": LabelCounts,
         "failures": list[FailedRow],
     },
 )
@@ -48,17 +50,19 @@ def import_local(
     account: str,
     say: Callable[[str], None],
     part: tuple[int, int] | None = None,
+    *,
+    class_folders: bool = False,
 ) -> ImportReport:
     """Import a folder or a zip."""
     with context.database.read() as session:
         importer = session.execute(select(Account).where(Account.name == account)).scalar_one_or_none()
     if importer is None:
         raise ValueError(f"there is no account {account!r}; name one with --account")
-    principal = Principal(importer.id, importer.name, importer.role, frozenset({"cases:write"}))
+    principal = Principal(importer.id, importer.name, importer.role, frozenset({"cases:write", LABEL_SCOPE}))
     with _receive_source(context, source, say) as archive:
 
         def ask(session: Session) -> JobView:
-            return begin_import(session, context, principal, archive, part)
+            return begin_import(session, context, principal, archive, part, class_folders=class_folders)
 
         try:
             store_in_bucket(context.bucket, archive)
@@ -66,7 +70,7 @@ def import_local(
                 context,
                 ask,
                 kinds,
-                f"importing {archive.n_rows:,} cases" if part is None else f"importing part {part[0]} of {part[1]}",
+                f"importing {_describe(archive)}" if part is None else f"importing part {part[0]} of {part[1]}",
             )
         finally:
             remove_unclaimed(context.bucket, archive)
@@ -74,11 +78,17 @@ def import_local(
     return {"import": str(job.id), **counts, "failures": _list_failures(context, job)}
 
 
-def check_local(context: ServiceContext, source: Path, say: Callable[[str], None]) -> CheckReport:
+def check_local(
+    context: ServiceContext, source: Path, say: Callable[[str], None], *, class_folders: bool = False
+) -> CheckReport:
     """Report what importing a folder or a zip would do; nothing is stored."""
     with _receive_source(context, source, say) as received, open_archive(received.path) as archive:
-        say(f"checking {received.n_rows:,} cases")
-        return check_archive(context, archive, SHOWN_FAILURES)
+        say(f"checking {_describe(received)}")
+        return check_archive(context, archive, SHOWN_FAILURES, class_folders=class_folders)
+
+
+def _describe(archive: ReceivedArchive) -> str:
+    return f"{archive.n_rows:,} cases{' and labels' if archive.has_labels else ''}"
 
 
 @contextmanager
@@ -101,4 +111,4 @@ def _list_failures(context: ServiceContext, job: JobView) -> list[FailedRow]:
         statement = select(ImportRow).where(ImportRow.job_id == job.id, ImportRow.detail != "")
         first = statement.order_by(ImportRow.status != "failed", ImportRow.row)
         rows = session.execute(first.limit(SHOWN_FAILURES)).scalars()
-        return [{"row": r.row, "external_id": r.external_id, "detail": r.detail} for r in rows]
+        return [{"row": r.row, "external_id": r.external_id, "detail": r.detail, "place": r.place} for r in rows]

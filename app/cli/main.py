@@ -16,6 +16,7 @@ from ml.cli.shared import Json, emit, run_command, say, version_line
 if TYPE_CHECKING:
     from app.imports.dry_run import FailedRow
     from app.imports.import_job import RowCounts
+    from app.imports.label_import import LabelCounts
 
 secondread = typer.Typer(
     name="secondread",
@@ -52,12 +53,15 @@ def import_command(
     shard: Annotated[
         str | None, typer.Option(help="Import the part i/n of the rows; other processes import the others.")
     ] = None,
+    class_folders: Annotated[
+        bool, typer.Option("--class-folders", help="Folders are classes: labels of one unnamed annotator.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Import many images as cells; running it again adds what is missing.
+    """Import many images as cells, and labels; running it again adds what is missing.
 
     Columns of manifest.csv: file, external_id and, if wanted, patient, site, specimen, metadata (a JSON
-    object of texts), field.
+    object of texts), field. Labels: labels.csv with image, annotator, label, at, blinded, or another tool's file.
     """
     from app.cli.imports import check_local, import_local
     from app.job_table import FUNCTIONS
@@ -68,21 +72,26 @@ def import_command(
         raise ValueError("--dry-run looks at every row: leave --shard out")
     with service_context() as context:
         if dry_run:
-            check = check_local(context, source, say)
+            check = check_local(context, source, say, class_folders=class_folders)
             twins = f", {check['twins']:,} with a duplicate image; nothing was stored"
-            _print_import_counts(check, check["failures"], twins, as_json)
+            _print_import_counts(check, check["labels"], check["failures"], twins, as_json)
         else:
-            done = import_local(context, FUNCTIONS, source, account, say, part)
-            _print_import_counts(done, done["failures"], "", as_json)
+            done = import_local(context, FUNCTIONS, source, account, say, part, class_folders=class_folders)
+            _print_import_counts(done, done["labels"], done["failures"], "", as_json)
 
 
-def _print_import_counts(counts: "RowCounts", failures: "list[FailedRow]", more: str, as_json: bool) -> None:
+def _print_import_counts(
+    counts: "RowCounts", labels: "LabelCounts", failures: "list[FailedRow]", more: str, as_json: bool
+) -> None:
     known_text = f"{counts['known']:,} known" + (f" ({counts['differs']:,} differ)" if counts["differs"] else "")
     ignored = f", {counts['ignored']:,} other files ignored" if counts["ignored"] else ""
     lines = [f"{counts['created']:,} created, {known_text}, {counts['failed']:,} failed{ignored}{more}"]
-    lines += [f"row {row['row']}: {row['external_id']}: {row['detail']}" for row in failures]
+    if any(labels.values()):
+        lines.append(f"labels: {labels['stored']:,} stored, {labels['known']:,} known, {labels['failed']:,} failed")
+    for row in failures:
+        lines.append(f"{row['place'] or 'row {}'.format(row['row'])}: {row['external_id']}: {row['detail']}")
     emit(counts, as_json, "\n".join(lines))
-    if counts["failed"]:
+    if counts["failed"] or labels["failed"]:
         raise SystemExit(1)
 
 

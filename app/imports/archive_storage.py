@@ -28,6 +28,8 @@ class ReceivedArchive:
     n_rows: int
     # identifier that the job with it gets
     job_id: uuid.UUID
+    # whether there are files of labels in it
+    has_labels: bool = False
 
     @property
     def key(self) -> str:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Literal, TypedDict
@@ -29,6 +29,8 @@ from app.http.errors import Conflict, NotFound, Problem
 from app.http.principal import Principal
 from app.imports import import_job
 from app.imports.archive_storage import ReceivedArchive, is_kept, pass_to_import
+from app.imports.label_import import LabelCounts, LabelStatus, labels_of_archive, number_before, review_labels
+from app.imports.label_rows import ArchiveLabels
 from app.imports.zip_contents import ArchiveRow, ImportArchive
 from app.jobs import service
 from app.jobs.service import JobView, RunningJob, jobs_where
@@ -48,6 +50,8 @@ class FailedRow(TypedDict):
     row: int
     external_id: str
     detail: str
+    # file and row of a label; None of a cell or a file
+    place: str | None
 
 
 class CheckCounts(import_job.RowCounts):
@@ -55,6 +59,9 @@ class CheckCounts(import_job.RowCounts):
 
     n_rows: int
     twins: int
+    labels: LabelCounts
+    # whether every image is in a folder named like a class, which an import may take as its label
+    class_folders: bool
 
 
 class CheckReport(CheckCounts):
@@ -86,6 +93,10 @@ class _ArchiveCheck:
             return "failed", exc.detail
         except ValueError as exc:
             return "failed", str(exc)
+
+    def would_create(self) -> Container[str]:
+        """External ids of the cells that the rows so far would have stored."""
+        return self._rows.keys()
 
     def _compared(self, number: int, fields: CaseIn, sent: UploadDigests, pixels_sha256: str) -> tuple[_Status, str]:
         with self._context.database.read() as session:
@@ -128,26 +139,39 @@ class CheckedRow:
     status: RowStatus
     # empty where there is nothing to tell
     detail: str
+    # file and row of a label, which is created where it would be stored; None of a cell or a file
+    place: str | None = None
 
 
-def checked_rows(context: ServiceContext, archive: ImportArchive) -> Iterator[CheckedRow]:
-    """Every row of an archive in its order, then every file that no row is about."""
+def checked_rows(context: ServiceContext, archive: ImportArchive, labels: ArchiveLabels) -> Iterator[CheckedRow]:
+    """Every row of an archive in its order, then every file that no row is about, then every label."""
     check = _ArchiveCheck(context)
     for row in archive.rows:
         status, detail = check.row(archive, row)
         yield CheckedRow(row.number, *import_job.get_row_identity(row), status, detail)
     for file in archive.ignored:
         yield CheckedRow(file.number, file.file[-200:].replace("\x00", ""), None, "ignored", file.why)
+    for one in review_labels(context, labels, check.would_create()):
+        number, would_be = number_before(archive) + one.label.number, _STATUSES[one.status]
+        yield CheckedRow(number, one.external_id, None, would_be, one.detail, one.label.place)
+
+
+_STATUSES: dict[LabelStatus, RowStatus] = {"stored": "created", "known": "known", "failed": "failed"}
 
 
 class RowCounter:
     """Counts what would become of rows, one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: ArchiveLabels) -> None:
         self._counts: Counter[str] = Counter()
+        self._labels: Counter[str] = Counter()
+        self._class_folders = labels.has_class_folders()
 
     def add(self, row: CheckedRow) -> None:
         """Count one more."""
+        if row.place is not None:
+            self._labels.update([row.status])
+            return
         extra_status = {"known": "differs", "created": "twins"}.get(row.status)
         self._counts.update([row.status, *([extra_status] if extra_status and row.detail else [])])
 
@@ -162,16 +186,25 @@ class RowCounter:
             "ignored": n["ignored"],
             "differs": n["differs"],
             "twins": n["twins"],
+            "labels": {
+                "stored": self._labels["created"],
+                "known": self._labels["known"],
+                "failed": self._labels["failed"],
+            },
+            "class_folders": self._class_folders,
         }
 
 
-def check_archive(context: ServiceContext, archive: ImportArchive, shown: int) -> CheckReport:
+def check_archive(
+    context: ServiceContext, archive: ImportArchive, shown: int, *, class_folders: bool = False
+) -> CheckReport:
     """Report what importing an archive would do."""
-    counting, failures = RowCounter(), []
-    for row in checked_rows(context, archive):
+    labels = labels_of_archive(context, archive, class_folders=class_folders)
+    counting, failures = RowCounter(labels), []
+    for row in checked_rows(context, archive, labels):
         counting.add(row)
         if row.detail:
-            failure = FailedRow(row=row.row, external_id=row.external_id, detail=row.detail)
+            failure = FailedRow(row=row.row, external_id=row.external_id, detail=row.detail, place=row.place)
             failures.append((row.status != "failed", failure))
     failures.sort(key=lambda one: (one[0], one[1]["row"]))
     return {**counting.counts(), "failures": [row for _, row in failures[:shown]]}
@@ -189,11 +222,13 @@ def begin_check(session: Session, context: ServiceContext, principal: Principal,
 def check_import(job: RunningJob) -> CheckCounts:
     """Job: look at every row of an archive, and keep those of which something is to be told; no case is stored."""
     # Which rows are alike depends on all that come before, so an attempt that follows another looks at all again.
-    counting, n_done = RowCounter(), 0
+    n_done = 0
     with job.context.database.read() as session:
         stored = set(session.execute(select(ImportRow.row).where(ImportRow.job_id == job.job_id)).scalars())
     with import_job.archive_of_job(job) as archive:
-        rows, n_rows = checked_rows(job.context, archive), len(archive.rows)
+        labels = labels_of_archive(job.context, archive)
+        counting, rows = RowCounter(labels), checked_rows(job.context, archive, labels)
+        n_rows = max(len(archive.rows) + len(labels), 1)
         while batch := list(islice(rows, _BATCH)):
             for row in batch:
                 counting.add(row)
@@ -208,8 +243,15 @@ def check_import(job: RunningJob) -> CheckCounts:
     return counting.counts()
 
 
-def import_checked(session: Session, context: ServiceContext, principal: Principal, check_id: uuid.UUID) -> JobView:
-    """Import what was checked; asked for twice, it is the same import."""
+def import_checked(
+    session: Session,
+    context: ServiceContext,
+    principal: Principal,
+    check_id: uuid.UUID,
+    *,
+    class_folders: bool = False,
+) -> JobView:
+    """Import what was checked, with the names of its folders as labels if so chosen; asked twice, it is one import."""
     if session.get(Job, check_id, with_for_update=True) is None:
         raise NotFound("there is no such check")
     check, begun = check_of(session, check_id), import_of(session, check_id)
@@ -219,7 +261,9 @@ def import_checked(session: Session, context: ServiceContext, principal: Princip
         raise Conflict("the check is still running; import when it has finished")
     if not is_kept(context, check_id):
         raise Conflict("the archive has been deleted; upload it again")
-    parameters = {"sha256": check.parameters["sha256"], "check": str(check_id)}
+    if class_folders or "labels" in check.parameters:
+        import_job.require_label_scope(principal)
+    parameters = {**check.parameters, "check": str(check_id)} | ({"class_folders": True} if class_folders else {})
     job = service.submit_job(session, context, "import", parameters, principal)
     pass_to_import(context, check_id, job.id)
     return job

@@ -1,28 +1,37 @@
 """Import job: turn each row into a case or an error message, and resume where it stopped."""
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from app.cases.service import CaseIn, NewCase, is_of_other_specimen, prepare_case, store_case
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
 from app.database.tables import Account, Case, ImportRow, Job
-from app.http.errors import Problem
+from app.http.errors import Forbidden, Problem
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive, move_to_job, open_job_archive, stored_archives
+from app.imports.label_import import (
+    LabelCounts,
+    label_counts_of,
+    labels_of_archive,
+    of_part,
+    store_labels_of_job,
+)
 from app.imports.zip_contents import ArchiveError, ArchiveRow, ImportArchive, SkippedFile
 from app.jobs import service
 from app.jobs.service import OPEN, JobView, RunningJob, jobs_where
 from app.triage.service import plan_specimen
 from ml.messages import Message, joined
 
+#: Scope of those who may import labels.
+LABEL_SCOPE = "labels:write"
 #: What a row that is about another patient than its case begins to say.
 DIFFERS = Message("differs from the stored data")
 #: Kind of the jobs that only say what an import would do, and how long their archives are kept: one that was found to
@@ -37,9 +46,6 @@ KEPT_FOR_RETRIES = timedelta(days=7)
 _ORPHANED_SECONDS = 86_400.0
 # nor, by far, between moving it and committing
 _COMMITTED_SECONDS = 600.0
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,11 @@ def begin_import(
     principal: Principal,
     archive: ReceivedArchive,
     part: tuple[int, int] | None = None,
+    *,
+    class_folders: bool = False,
 ) -> JobView:
     """Ask for the import of an archive that can be opened, or of the part i of n, which goes to where the job looks."""
-    return submit_with(session, context, principal, "import", archive, part)
+    return submit_with(session, context, principal, "import", archive, part, class_folders=class_folders)
 
 
 def submit_with(
@@ -69,12 +77,27 @@ def submit_with(
     kind: str,
     archive: ReceivedArchive,
     part: tuple[int, int] | None = None,
+    *,
+    class_folders: bool = False,
 ) -> JobView:
     """Ask for a job with an archive, which goes to where the job looks for it."""
-    parameters = {"sha256": archive.sha256} | ({} if part is None else {"part": list(part)})
+    if archive.has_labels or class_folders:
+        require_label_scope(principal)
+    choices = {"labels": archive.has_labels, "class_folders": class_folders}
+    parameters = {"sha256": archive.sha256, **{name: True for name, chosen in choices.items() if chosen}}
+    parameters |= {} if part is None else {"part": list(part)}
     job = service.submit_job(session, context, kind, parameters, principal, archive.job_id)
     move_to_job(context, archive)
     return job
+
+
+def require_label_scope(principal: Principal) -> None:
+    """Refuse labels of somebody who may not store any; admins may."""
+    if not principal.scopes & {LABEL_SCOPE, "manage"}:
+        raise Forbidden(
+            "the archive has labels, which needs the scope {scope}; use another key, or leave the labels out",
+            scope=LABEL_SCOPE,
+        )
 
 
 class RowCounts(TypedDict):
@@ -91,6 +114,7 @@ class ImportResult(RowCounts):
     """Result of an import."""
 
     n_rows: int
+    labels: LabelCounts
 
 
 def import_cases(job: RunningJob) -> ImportResult:
@@ -101,9 +125,11 @@ def import_cases(job: RunningJob) -> ImportResult:
         account = None if account_id is None else session.get(Account, account_id)
     if account is None:
         raise ValueError(Message("the account that requested the import no longer exists"))
-    principal = Principal(account.id, account.name, account.role, frozenset({"cases:write"}))
+    principal = Principal(account.id, account.name, account.role, frozenset({"cases:write", LABEL_SCOPE}))
+    part = job.parameters.get("part")
     with archive_of_job(job) as archive:
-        part = job.parameters.get("part")
+        # first: what is wrong with all of them stops the import
+        labels = labels_of_archive(job.context, archive, class_folders="class_folders" in job.parameters)
         rows, files = of_part(archive.rows, part), of_part(archive.ignored, part)
         waiting = [row for row in rows if row.number not in done]
         for start in range(0, len(waiting), BATCH):
@@ -116,16 +142,18 @@ def import_cases(job: RunningJob) -> ImportResult:
                     session.flush()
                 job.report_in(
                     session,
-                    min(count / len(rows), 1.0),
+                    min(count / (len(rows) + len(labels)), 1.0),
                     Message("{count:,} of {rows:,} rows", count=count, rows=len(rows)),
                 )
         waiting_files = [file for file in files if file.number not in done]
         for start in range(0, len(waiting_files), _IGNORED_BATCH):
             with job.write() as session:
                 session.add_all(_make_skipped_row(job, file) for file in waiting_files[start : start + _IGNORED_BATCH])
-    _plan_specimens_of_job(job)
+        _plan_specimens_of_job(job)
+        store_labels_of_job(job, principal, archive, labels, part)
     with job.context.database.read() as session:
-        return {"n_rows": len(rows), **counts_of(session, job.job_id)}
+        labelled = label_counts_of(session, job.job_id)
+        return {"n_rows": len(rows), **counts_of(session, job.job_id), "labels": labelled}
 
 
 def _plan_specimens_of_job(job: RunningJob) -> None:
@@ -137,18 +165,6 @@ def _plan_specimens_of_job(job: RunningJob) -> None:
     for specimen_id in specimens:
         with job.write() as session:
             plan_specimen(session, job.context.keys, specimen_id)
-
-
-def of_part(rows: Sequence[T], part: Sequence[int] | None) -> Sequence[T]:
-    """Every n-th row of an archive, from the i-th on, where the job does the part i of n.
-
-    >>> of_part("abcdefg", [2, 3])
-    'be'
-    """
-    if part is None:
-        return rows
-    number, count = part
-    return rows[number - 1 :: count]
 
 
 @contextmanager
@@ -194,7 +210,7 @@ def _is_needed(job: JobView | None, age: float, kept: timedelta | None, at: date
 
 def counts_of(session: Session, job_id: uuid.UUID) -> RowCounts:
     """Rows by what became of them."""
-    of_job = ImportRow.job_id == job_id
+    of_job = and_(ImportRow.job_id == job_id, ImportRow.place.is_(None))
     statement = select(ImportRow.status, func.count()).where(of_job).group_by(ImportRow.status)
     counts = {row[0]: row[1] for row in session.execute(statement)}
     differing = select(func.count()).select_from(ImportRow).where(of_job, *differing_rows())

@@ -83,7 +83,8 @@ class ArchiveReceiver:
             os.fsync(self._stream.fileno())
         try:
             with open_archive(self._path, self._name) as archive:
-                return ReceivedArchive(self._path, self._digest.hexdigest(), len(archive.rows), new_id())
+                has_labels, n_rows = bool(archive.label_files), len(archive.rows)
+                return ReceivedArchive(self._path, self._digest.hexdigest(), n_rows, new_id(), has_labels)
         except ArchiveError as exc:
             raise InvalidValue(str(exc)) from exc
 

@@ -54,13 +54,18 @@ def start_import(
         ReceivedArchive, Depends(_receive_request_body)
     ],  # after the guard: nobody else may fill the disk
     session: WriteSession,
+    class_folders: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Import a zip of images.
+    """Import images and labels. As a zip.
 
     A job stores them; an optional ``manifest.csv`` has the columns file, external_id, patient, site, specimen,
-    metadata, field.
+    metadata, field. Files of labels need the scope ``labels:write``, too.
     """
-    return once(session, archive.sha256, lambda: (202, job_out(begin_import(session, context, principal, archive))))
+
+    def begin() -> tuple[int, JobOut]:
+        return 202, job_out(begin_import(session, context, principal, archive, class_folders=class_folders))
+
+    return once(session, [archive.sha256, "class folders"] if class_folders else archive.sha256, begin)
 
 
 @router.get(

@@ -18,6 +18,7 @@ class ImportRowOut(ResponseModel):
     status: RowStatus
     case_id: str | None
     detail: Sentence
+    place: Sentence | None = None
 
 
 class ImportOut(ResponseModel):
@@ -25,5 +26,6 @@ class ImportOut(ResponseModel):
 
     job: JobOut
     counts: dict[str, int]
+    labels: dict[str, int]
     rows: list[ImportRowOut]
     next_cursor: str | None

@@ -11,6 +11,8 @@ from app.http.errors import NotFound
 from app.imports.archive_storage import ReceivedArchive, open_job_archive
 from app.imports.dry_run import begin_check, can_be_imported, check_of, import_checked, import_of, same_image_as
 from app.imports.import_job import CHECK, begin_import, counts_of, delete_archives, differing_rows, is_row_problem
+from app.imports.label_import import label_counts_of
+from app.imports.label_rows import names_cell
 from app.imports.receiving import pack_files, receive_body
 from app.imports.schemas import ImportOut, ImportRowOut, Status
 from app.imports.zip_contents import (
@@ -33,7 +35,11 @@ def show_import(session: Session, import_id: uuid.UUID, *, after: int, limit: in
         raise NotFound("there is no such import")
     rows, next_cursor = page_of_rows(session, import_id, after=after, limit=limit, status=status)
     return ImportOut(
-        job=job_out(jobs[0]), counts=dict(counts_of(session, import_id)), rows=rows, next_cursor=next_cursor
+        job=job_out(jobs[0]),
+        counts=dict(counts_of(session, import_id)),
+        labels=dict(label_counts_of(session, import_id)),
+        rows=rows,
+        next_cursor=next_cursor,
     )
 
 
@@ -60,6 +66,7 @@ def _row_out(row: ImportRow) -> ImportRowOut:
         status=row.status,
         case_id=None if row.case_id is None else str(row.case_id),
         detail=row.detail,
+        place=row.place,
     )
 
 

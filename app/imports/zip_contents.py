@@ -6,15 +6,17 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, cast
+from typing import IO, BinaryIO, Protocol, cast
 
 from pydantic import ValidationError
 
 from app.cases.service import CaseIn
 from app.http.errors import describe_named_fault
+from ml.label_files import BadRow, Format, LabelRow, detect_format, read_label_file
+from ml.label_files.formats import START
 from ml.messages import Message
 
 #: Content types of a body that is a zip.
@@ -22,7 +24,9 @@ ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "appli
 #: By the ends of their names: what is decoded here.
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 _OF_SYSTEMS = {".ds_store", "thumbs.db", "desktop.ini"}
-_LABELS = {"labels.csv", "label.csv", "annotations.csv"}
+_TABLES, _DOCUMENTS = (".csv", ".txt"), (".json", ".xml")
+# what other files begin like, too: they have labels if their names say so, or they name annotations
+_COMMON_FORMATS = {"wide", "label-studio"}
 
 
 def is_image(name: str) -> bool:
@@ -43,13 +47,27 @@ def get_skip_reason(name: str, *, manifest: bool) -> str:
     kind = path.suffix.lower()
     if is_of_system(name):
         return "written by an operating system for itself"
-    if path.name.lower() in _LABELS:
-        return "labels are not imported with images: send them with POST /v1/cases/{id}/labels"
+    if kind in {".csv", *_DOCUMENTS}:
+        return "neither an image nor a file of labels in a format that is read here"
     if kind in {".dcm", ".dicom"}:
         return "DICOM is not read here: export PNG, JPEG or TIFF"
     if kind in IMAGES:
         return "no row of manifest.csv names it" if manifest else "a hidden file"
     return f"not an image by its name: images end in {', '.join(IMAGES)}"
+
+
+def find_label_format(name: str, stream: IO[bytes]) -> Format | None:
+    """Find the format of a file of labels, given open at its beginning; None if it has none."""
+    path = PurePosixPath(name)
+    if path.suffix.lower() not in _TABLES + _DOCUMENTS or path.name == MANIFEST or is_of_system(name):
+        return None
+    named = any(word in path.name.lower() for word in ("label", "annotation"))
+    try:
+        start = stream.read(START)
+    except _DAMAGE:
+        return "labels" if named else None  # whoever reads it meets the damage
+    kind = detect_format(name, start)
+    return None if kind in _COMMON_FORMATS and not named and b'"annotations"' not in start else kind
 
 
 MANIFEST = "manifest.csv"
@@ -137,11 +155,22 @@ class ImportArchive:
                 "{name}: contains {manifests} files {manifest}", name=name, manifests=len(manifests), manifest=MANIFEST
             )
         self.has_manifest = bool(manifests)
+        #: Formats of the files of labels by their names, in the order in which their labels are stored.
+        self.label_files = self._find_label_files()
         self.rows = self._from_manifest(manifests[0]) if manifests else self._from_names()
         self.ignored = self._left_out(manifests[0] if manifests else None)
 
+    def _find_label_files(self) -> dict[str, Format]:
+        formats: dict[str, Format] = {}
+        for name in sorted(self._entries):
+            if PurePosixPath(name).suffix.lower() in _TABLES + _DOCUMENTS:
+                with suppress(ArchiveError), self._opened(self._entries[name]) as stream:
+                    kind = find_label_format(name, stream)
+                    formats |= {} if kind is None else {name: kind}
+        return formats
+
     def _left_out(self, manifest: str | None) -> list[SkippedFile]:
-        used = {row.file for row in self.rows} | {row.field for row in self.rows} | {manifest}
+        used = {row.file for row in self.rows} | {row.field for row in self.rows} | {manifest, *self.label_files}
         names = sorted(name for name in self._entries if name not in used)
         why = [get_skip_reason(name, manifest=manifest is not None) for name in names]
         return [SkippedFile(len(self.rows) + i, *left) for i, left in enumerate(zip(names, why, strict=True), 1)]
@@ -149,11 +178,11 @@ class ImportArchive:
     def _from_names(self) -> list[ArchiveRow]:
         """Without a manifest every image is a case, named by its file as short as tells it from the others."""
         names = sorted(filter(is_image, self._entries))
-        if not names:
+        if not names and not self.label_files:
             others = [f"{name}: {get_skip_reason(name, manifest=False)}" for name in sorted(self._entries)[:3]]
             also = f" ({'; '.join(others)})" if others else ""
             raise ArchiveError(
-                "{name}: contains no image ({images}) and no {manifest}{also}",
+                "{name}: contains no image ({images}), no {manifest} and no labels{also}",
                 name=self._name,
                 images=", ".join(IMAGES),
                 manifest=MANIFEST,
@@ -235,6 +264,17 @@ class ImportArchive:
                 "{name}: {filename} is not compressed with deflate", name=self._name, filename=info.filename
             )
         return self._zip.open(info)
+
+    def read_labels(self, file: str) -> Iterator[LabelRow | BadRow]:
+        """Rows of a file of labels, one by one; raises ``ValueError`` if the file cannot be read."""
+        info = self._entries[file]
+        if info.file_size > MAX_MANIFEST and PurePosixPath(file).suffix.lower() in _DOCUMENTS:
+            raise ValueError(Message("the file is larger than {max_image} MiB", max_image=MAX_MANIFEST // 1024**2))
+        try:
+            with self._opened(info) as stream:
+                yield from read_label_file(cast(BinaryIO, stream), self.label_files[file])
+        except _DAMAGE as exc:
+            raise ValueError(Message("the file is damaged in the archive")) from exc
 
     def read(self, row: ArchiveRow, limit: int = MAX_IMAGE) -> bytes:
         """Bytes of a row's image."""
@@ -330,11 +370,12 @@ class WritableStream(Protocol):
 
 
 def pack_folder(folder: Path, out: WritableStream) -> None:
-    """Pack a folder of images, with or without a manifest, as an archive; of other files the names alone."""
+    """Pack a folder of images and labels, with or without a manifest, as an archive; of other files the names alone."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     packed = {path for path in files if is_image(path.relative_to(folder).as_posix()) or path.name == MANIFEST}
+    packed |= {path for path in files if _has_labels(path)}
     if not packed:
-        raise ArchiveError("{folder}: contains no image", folder=folder)
+        raise ArchiveError("{folder}: contains no image and no labels", folder=folder)
     with zipfile.ZipFile(cast(IO[bytes], out), "w", zipfile.ZIP_STORED) as archive:
         for path in files:
             name = path.relative_to(folder).as_posix()
@@ -342,3 +383,8 @@ def pack_folder(folder: Path, out: WritableStream) -> None:
                 archive.write(path, name)
             else:
                 archive.writestr(name, b"")
+
+
+def _has_labels(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return find_label_format(path.name, stream) is not None

@@ -1,6 +1,7 @@
 """Leases of reads: claim, extend, release and decline; and what an answer to a lease locks."""
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -91,17 +92,20 @@ class LockedCaseContext:
     reader_model: ReaderModelInUse | None
 
 
-def _with_context(statement: Select[Any]) -> Select[Any]:
-    """A statement about one case that selects its ``LockedCaseContext`` too."""
+def _with_contexts(statement: Select[Any]) -> Select[Any]:
+    """A statement about cases that selects their ``LockedCaseContext`` too, with every prediction of each."""
     newest = select(func.max(PolicyRow.version)).scalar_subquery()
     return (
         statement.add_columns(Case, CasePrediction, PolicyRow, ReaderModelInUse)
         .outerjoin(CasePrediction, CasePrediction.case_id == Case.id)
         .join(PolicyRow, PolicyRow.version == newest)
         .outerjoin(ReaderModelInUse, ReaderModelInUse.id == SWITCH_ROW_ID)
-        .order_by(*champion_first_order())
-        .limit(1)
     )
+
+
+def _with_context(statement: Select[Any]) -> Select[Any]:
+    """A statement about one case that selects its ``LockedCaseContext`` too."""
+    return _with_contexts(statement).order_by(*champion_first_order()).limit(1)
 
 
 def _build_context(
@@ -178,6 +182,30 @@ _CASE_WITH_CONTEXT = (
 )
 
 
+class LockedCases:
+    """Cases locked together for labels of outside annotators, with their history, loaded by a few statements."""
+
+    def __init__(self, session: Session, external_ids: Collection[str]) -> None:
+        # in the order of everybody who locks several
+        statement = _with_contexts(select().select_from(Case).where(Case.external_id.in_(external_ids)))
+        locked = statement.order_by(Case.id, *champion_first_order()).with_for_update(of=Case)
+        self._contexts: dict[str, tuple[Case, CasePrediction | None, PolicyRow, ReaderModelInUse | None]] = {}
+        for row in session.execute(locked.execution_options(populate_existing=True)):
+            self._contexts.setdefault(row[0].external_id, row)
+        #: Outside annotators by the names of labels so far.
+        self.annotators: dict[str, Annotator] = {}
+        #: History of each case, to be continued with every label that is stored.
+        self.history = _load_histories(session, [context[0].id for context in self._contexts.values()])
+
+    def case(self, external_id: str) -> Case | None:
+        """Find a case."""
+        return self._contexts[external_id][0] if external_id in self._contexts else None
+
+    def context(self, session: Session, case: Case) -> LockedCaseContext:
+        """What the labels of a case are judged by."""
+        return _build_context(session, *self._contexts[case.external_id])
+
+
 def lock_case_context(session: Session, case_id: uuid.UUID) -> LockedCaseContext:
     """Lock a case against concurrent labels."""
     row = session.execute(_CASE_WITH_CONTEXT, {"case_id": case_id}).first()
@@ -220,6 +248,25 @@ def _history_statement() -> Select[Any]:
 
 
 _HISTORY = _history_statement()
+
+
+def _load_histories(session: Session, case_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, "CaseHistory"]:
+    labels = (
+        select(Label, Annotator.name)
+        .join(Annotator, Annotator.id == Label.annotator_id)
+        .where(Label.case_id.in_(case_ids), Label.purpose == "read")
+        .order_by(Label.id)
+    )
+    requests = select(ReadRequest).where(ReadRequest.case_id.in_(case_ids)).order_by(ReadRequest.ordinal)
+    provisional = (ProvisionalLabel.case_id.in_(case_ids), ProvisionalLabel.purpose == "read")
+    unsettled = set(session.execute(select(ProvisionalLabel.case_id).where(*provisional)).scalars())
+    # an outside annotator leaves no answer to another case open
+    histories = {case_id: CaseHistory([], [], case_id in unsettled, leaves_others=False) for case_id in case_ids}
+    for label, annotator in session.execute(labels.execution_options(populate_existing=True)):
+        histories[label.case_id].history.append(NamedLabel(label, annotator))
+    for request in session.execute(requests.execution_options(populate_existing=True)).scalars():
+        histories[request.case_id].requests.append(request)
+    return histories
 
 
 def load_case_history(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from app.database.tables.values import Hidden, LabelKind, ReadState, Round
-from app.http.models import ClassOut, Line, Paragraph, PosteriorOut, RequestModel, ResponseModel, Sentence
+from app.http.models import ClassOut, Line, Moment, Paragraph, PosteriorOut, RequestModel, ResponseModel, Sentence
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
 DeclineReason = Literal["cannot_tell", "image_quality", "not_my_field", "know_this_case", "other"]
@@ -40,6 +40,7 @@ class LabelIn(OwnLabelIn):
     annotator: AnnotatorName | None = None
     blind: bool | None = None
     round: Round | None = None
+    at: Moment | None = None
 
 
 class OutsideLabelIn(LabelIn):
@@ -112,6 +113,7 @@ class LabelOut(ResponseModel):
     post_reveal: bool
     reason: str | None
     reading_seconds: float | None
+    at: datetime | None = None
     created_at: datetime
 
 

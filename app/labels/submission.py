@@ -2,7 +2,7 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypedDict
 
 from sqlalchemy.orm import Session
@@ -24,6 +24,7 @@ from app.labels.leases import (
     LabelSuperseded,
     LeaseLost,
     LockedCaseContext,
+    LockedCases,
     get_own_lease,
     load_case_history,
     lock_case_context,
@@ -38,6 +39,9 @@ from app.labels.posterior import (
 )
 from app.labels.queries import AnyRequest, AuthoredLabel
 from app.labels.schemas import LabelIn, LabelOut, OwnLabelIn, RetractionIn, RevisionIn, SubmittedOut
+
+# how far the clock of an outside system may be ahead
+_AHEAD = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class LabelAuthor:
     late: bool = False
     # what asked for the read; None where the label counts
     repeat: Repeat | None = None
+    # when an outside annotator gave it; None where that is not known
+    given_at: datetime | None = None
 
 
 def commit_read(
@@ -122,14 +128,27 @@ def submit_label(
     return store_first_label(session, context, principal, at_hand, author, body)
 
 
-def outside_author(session: Session, case: Case, body: LabelIn) -> LabelAuthor:
+def outside_author(session: Session, case: Case, body: LabelIn, cases: LockedCases | None = None) -> LabelAuthor:
     """Find the annotator that an outside system names, and the request that the label answers."""
     if body.annotator is None or body.blind is None:
         raise InvalidValue("give the annotator's name and whether the read was blinded")
-    annotator = outside_annotator(session, body.annotator)
+    refuse_future(session, body)
+    annotator = None if cases is None else cases.annotators.get(body.annotator)
+    annotator = annotator or outside_annotator(session, body.annotator)
     read_round = body.round or "planned"
-    request = queries.open_request_of_case(session, case.id, (read_round,)) if body.blind else None
-    return LabelAuthor(annotator, body.blind, request, None, read_round)
+    may_answer = body.blind
+    if cases is not None:
+        cases.annotators[body.annotator] = annotator
+        requests = cases.history[case.id].requests
+        may_answer = may_answer and any((one.state, one.round) == ("open", read_round) for one in requests)
+    request = queries.open_request_of_case(session, case.id, (read_round,)) if may_answer else None
+    return LabelAuthor(annotator, body.blind, request, None, read_round, given_at=body.at)
+
+
+def refuse_future(session: Session, body: LabelIn) -> None:
+    """Refuse a label that was given later than now."""
+    if body.at is not None and body.at > time_of(session) + _AHEAD:
+        raise InvalidValue("`at` is in the future; send the time when the annotator gave the label")
 
 
 def store_first_label(
@@ -181,6 +200,7 @@ def add_first_label(
         round=author.round,
         late=author.late,
         reading_seconds=_reading_seconds(author, time_of(session)),
+        given_at=author.given_at,
         created_by=principal.account_id,
     )
     _close_answered_request(session, author, label)
@@ -490,6 +510,7 @@ def label_out(row: case_service.NamedLabel, repeat: Repeat | None = None) -> Lab
         post_reveal=label.post_reveal,
         reason=remark and remark.reason,
         reading_seconds=label.reading_seconds,
+        at=label.given_at,
         created_at=label.created_at,
     )
 

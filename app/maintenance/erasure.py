@@ -28,7 +28,7 @@ from app.database.tables import (
     SpecimenResult,
 )
 from app.http.errors import Conflict
-from app.imports.service import CHECK, ArchiveError, delete_archives, open_job_archive
+from app.imports.service import CHECK, delete_archives, names_cell, open_job_archive
 from app.jobs.service import OPEN, JobView, jobs_where
 from app.maintenance import erasure_registry
 from app.maintenance.cache import sweep_files
@@ -211,9 +211,11 @@ def _import_contains_patient(
     try:
         with open_job_archive(context, job.id, job.parameters.get("check")) as archive:
             fields = [row.fields for row in archive.rows]
+            if names_cell(archive, external_ids):
+                return True
     except FileNotFoundError:
         return False
-    except ArchiveError:
+    except ValueError:  # an archive, or a file of labels, that cannot be read
         return True
     named = (row.get("patient") == whom.patient for row in fields if whom.patient is not None)
     return any(named) or any(row.get("external_id") in external_ids for row in fields)

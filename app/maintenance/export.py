@@ -84,7 +84,9 @@ def _write_export_files(
     files = [names[row] for row in data.labels.row]
     end = "parquet" if kind == "parquet" else "csv"
     write_table(
-        data.labels_table() | _make_training_columns(session, context, cohort, data) | {"file": files},
+        data.labels_table()
+        | _make_training_columns(session, context, cohort, data)
+        | {"file": files, "at": data.labels.at},
         out / f"labels.{end}",
     )
     has_training_data = "training" in existing_release(session, release_id).card

@@ -35,6 +35,8 @@ class LabelRow:
     round: str
     # when the label's chain began
     answered_at: datetime
+    # when an outside annotator gave it; None where that is not known
+    given_at: datetime | None = None
 
 
 def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, ...]]:
@@ -64,6 +66,7 @@ def blind_labels(rounds: tuple[str, ...] = ("planned",)) -> Select[*tuple[Any, .
             ReadRequest.ordinal,
             CountedLabel.round,
             first.created_at,
+            CountedLabel.given_at,
         )
         .join(Annotator, Annotator.id == CountedLabel.annotator_id)
         .join(first, begins_chain)

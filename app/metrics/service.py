@@ -98,6 +98,8 @@ class LabelColumns:
     site: list[str] = field(default_factory=list)
     # number of the planned read that it answers, 0 of none
     planned_read: list[int] = field(default_factory=list)
+    # when an outside annotator gave the label, empty if not known
+    at: list[str] = field(default_factory=list)
     # the case's number in the cohort
     row: list[int] = field(default_factory=list)
 
@@ -190,6 +192,7 @@ def _label_columns(ids: list[uuid.UUID], names: _CaseNames, labels: list[LabelRo
         columns.patient.append(names.patient[row])
         columns.site.append(names.site[row])
         columns.planned_read.append(label.ordinal or 0)
+        columns.at.append("" if label.given_at is None else label.given_at.isoformat())
         columns.row.append(row)
     return columns
 

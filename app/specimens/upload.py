@@ -49,6 +49,7 @@ from app.specimens.measuring import refresh_specimen
 from app.specimens.schemas import SpecimenOut
 from app.specimens.service import existing_specimen, show_specimen
 from app.triage.service import plan_specimen
+from ml.messages import Message
 
 #: Cells of a request, bytes of each, and how many are stored before the answer; more are imported by a job.
 MAX_CELLS, MAX_CELL, AT_ONCE = 500, 1024**2, 50
@@ -151,7 +152,8 @@ def _read_zip(body: bytes) -> list[SentCell]:
                 raise InvalidValue(
                     "a zip of cells has no {manifest}; leave it out, or send the zip to /v1/imports", manifest=MANIFEST
                 )
-            others = [file for file in archive.ignored if not is_of_system(file.file)]
+            others = [(file.file, file.why) for file in archive.ignored if not is_of_system(file.file)]
+            others += [(file, Message("send labels to /v1/imports")) for file in archive.label_files]
             _require_few(len(archive.rows) + len(others))
             cells, room = [], limiter.MAX_CELLS
             for row in archive.rows:
@@ -165,7 +167,7 @@ def _read_zip(body: bytes) -> list[SentCell]:
                         "the zip unpacks to more than {n} MiB; send its cells in several requests",
                         n=limiter.MAX_CELLS // 1024**2,
                     )
-            return [*cells, *(SentCell(PurePosixPath(file.file).name, b"", file.why) for file in others)]
+            return [*cells, *(SentCell(PurePosixPath(file).name, b"", why) for file, why in others)]
     except ArchiveError as exc:
         raise InvalidValue(str(exc)) from exc
 

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -18,6 +18,7 @@ from app.web.filters import csv_file
 from app.web.forms import back_to
 from app.web.page import ImporterForm, ImporterPage
 from app.web.render import redirect_to
+from ml.messages import joined
 
 
 class _FormFieldParser:
@@ -164,11 +165,14 @@ def check_rows(check_id: uuid.UUID, session: ReadSession, status: _Status = "") 
 
 
 @router.post("/imports/checks/{check_id}/import")
-def import_checked_archive(check_id: uuid.UUID, page: ImporterForm) -> Response:
-    """Import an archive that was checked."""
-    return redirect_to(
-        f"/imports/{import_service.import_checked(page.session, page.context, page.principal, check_id).id}"
+def import_checked_archive(
+    check_id: uuid.UUID, page: ImporterForm, class_folders: Annotated[bool, Form()] = False
+) -> Response:
+    """Import an archive that was checked, with the names of its folders as labels if that is chosen."""
+    job = import_service.import_checked(
+        page.session, page.context, page.principal, check_id, class_folders=class_folders
     )
+    return redirect_to(f"/imports/{job.id}")
 
 
 @router.get("/imports/{import_id}")
@@ -193,5 +197,6 @@ def import_rows(import_id: uuid.UUID, session: ReadSession, status: _Status = "f
 
 
 def _rows_file(name: str, rows: Sequence[import_service.ImportRowOut]) -> Response:
-    cells = [(row.row, row.external_id, row.status, row.detail) for row in rows]
+    whys = (row.detail if row.place is None else joined(": ", [row.place, row.detail]) for row in rows)
+    cells = [(row.row, row.external_id, row.status, why) for row, why in zip(rows, whys, strict=True)]
     return csv_file(name, ("row", "external_id", "result", "why"), cells)

@@ -302,7 +302,7 @@ def test_every_file_of_an_archive_becomes_a_row_or_is_named_with_the_reason(serv
     left_out = {row["external_id"]: row["detail"] for row in shown["rows"] if row["status"] == "ignored"}
     assert set(left_out) == set(files) - {"slideA/1.png", "slideB/1.png", "slideB/2.png"}
     words = {"__MACOSX/slideA/._1.png": "operating system", "slideA/.DS_Store": "operating system"}
-    words |= {"slideA/3.dcm": "DICOM", "labels.csv": "labels are not imported", "notes.txt": "not an image"}
+    words |= {"slideA/3.dcm": "DICOM", "labels.csv": "nor a file of labels", "notes.txt": "not an image"}
     for name, said in words.items():
         assert said in left_out[name]
     assert (shown["counts"]["created"], shown["counts"]["failed"], shown["counts"]["ignored"]) == (3, 0, 5)

@@ -127,7 +127,7 @@ COVERED: Mapping[str, TableCoverage] = {
     "evaluations": TableCoverage(),
     "exposures": TableCoverage(),
     "held_back": TableCoverage(),
-    "import_rows": _cover_forgettable("external_id", "patient", "detail"),
+    "import_rows": _cover_forgettable("external_id", "patient", "detail", "place"),
     "installation": _cover_private("key_check"),
     "invitations": _cover_private("token_sha256"),
     "jobs": TableCoverage(

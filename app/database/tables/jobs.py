@@ -94,6 +94,8 @@ class ImportRow(ForgettableRow, BaseTable):
     status: Mapped[RowStatus] = mapped_column(String(20))
     case_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("cases.id"))
     detail: Mapped[str] = mapped_column(MessageText)
+    # file and row of a label that failed; None of a cell or a file
+    place: Mapped[str | None] = mapped_column(MessageText)
 
 
 class Evaluation(IdentifiedRow, BaseTable):

@@ -73,6 +73,8 @@ class Label(IdentifiedRow, BaseTable):
     post_reveal: Mapped[bool] = mapped_column(sa.Boolean, default=False, server_default=sa.false())
     # seconds from the display of the case, else from the lease, to the label
     reading_seconds: Mapped[float | None] = mapped_column(sa.Float(53))
+    # when an outside annotator gave it; None: not known
+    given_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[uuid.UUID] = mapped_column(sa.ForeignKey("accounts.id"))
 
     # gone with an erased patient
