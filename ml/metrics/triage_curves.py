@@ -125,19 +125,19 @@ def triage_recall(
         replicates = Replicates(value, spread.without + (value - spread.value))
         estimate = to_estimate(replicates, sample, bounds=SHARE)
         if estimate.low is not None and 0 < capacity < 1:
-            low, high = _share_caught_interval(value, sent, observed, sample)
+            low, high = share_interval(sent * observed, observed, sample)
             estimate = replace(estimate, low=low, high=high)
         estimates.append(estimate)
     return estimates
 
 
-def _share_caught_interval(value: float, sent: FloatArray, observed: FloatArray, sample: Sample) -> tuple[float, float]:
-    """Korn and Graubard's interval of the share of the disagreements that is caught."""
-    weight = sample.weight * observed
-    n_seen, of_cluster = float(observed[weight > 0].sum()), sample.per_cluster(weight)
-    spread = float((sample.per_cluster(weight * (sent - value)) ** 2).sum())
+def share_interval(part: FloatArray, whole: FloatArray, sample: Sample) -> tuple[float, float]:
+    """Korn and Graubard's 95 % interval of Σ w part / Σ w whole, which counts part of the whole (n,) of each case."""
+    weight = sample.weight * whole
+    value, n_seen, of_cluster = float(sample.weight @ part / weight.sum()), whole.sum(), sample.per_cluster(weight)
+    spread = float((sample.per_cluster(sample.weight * (part - value * whole)) ** 2).sum())
     squares = spread / (value * (1 - value)) if 0 < value < 1 and spread > 0 else float((of_cluster**2).sum())
-    # a disagreement that happened not to be seen may be as heavy as the heaviest case
+    # what happened not to be seen may be as heavy as the heaviest case
     unseen = sample.weight.max() ** 2 - float(weight @ weight) / n_seen
     n = weight.sum() ** 2 / (squares + max(unseen, 0.0))
     full, grouped = stdtrit(np.maximum(np.array([n_seen, effective_size(of_cluster)]) - 1, 1.0), 0.975)
