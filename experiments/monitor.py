@@ -27,11 +27,11 @@ def _progress(text: str) -> None:
 
 
 def false_alarms(world: World, per_day: int, years: int) -> list[int]:
-    """Years with an alarm of: the monitor, that on the loss, z tests every day with the tolerance, and without it."""
-    found = np.zeros(4, dtype=np.int64)
+    """Years with an alarm of: the monitor, z tests every day with the tolerance, and without it."""
+    found = np.zeros(3, dtype=np.int64)
     for seed in range(years):
         units = series(year(world, seed, YEAR, per_day=per_day), YEAR)
-        rules = [alarm_days(units), alarm_days(units, on_loss=True)]
+        rules = [alarm_days(units)]
         rules += [[z_test_day(of_site, 1, limit) for of_site in units.values()] for limit in (TOLERANCE, 0.0)]
         found += [any(day is not None for day in days) for days in rules]
         _progress(f"{world.name}, {per_day} per day: {seed + 1} of {years} years")
@@ -74,13 +74,13 @@ def report(years: int, runs: int) -> str:
         f"*z tests*: one-sided at .05, patients after the first {N_REFERENCE:,} (or the first quarter) against those,",
         "every day, with the same tolerance and without.",
         "",
-        "| laboratory | cases per day | alarm | on the loss | z daily, tolerance | z daily, no tolerance |",
-        "|---|---|---|---|---|---|",
+        "| laboratory | alarm | z daily, tolerance | z daily, no tolerance |",
+        "|---|---|---|---|",
     ]
     for world in WORLDS:
         for per_day in RATES:
             cells = " | ".join(share(count, years) for count in false_alarms(world, per_day, years))
-            lines.append(f"| {world.name} | {per_day} | {cells} |")
+            lines.append(f"| {world.name}, {per_day} per day | {cells} |")
     lines += [
         "",
         "## Days until a shift is seen",
@@ -89,16 +89,16 @@ def report(years: int, runs: int) -> str:
         f"{runs} runs; – not within {FOLLOWED} days. *At one*: at the smallest of the three sites only, with a fifth",
         "of the cases. *Before*: runs with an alarm before the shift, now and on the loss.",
         "",
-        "| laboratory | cases per day | moved | days | on the loss | before |",
-        "|---|---|---|---|---|---|",
+        "| laboratory, share moved | days | on the loss | before |",
+        "|---|---|---|---|",
     ]
     for world, changed_sites in SHIFTED:
         name = f"{world.name}, at one" if changed_sites == 1 else world.name
-        for per_day in RATES if world.per_patient == 1 else (PER_DAY,):
-            for moved in MOVED:
-                now, on_loss = delays(world, changed_sites, per_day, moved, runs)
-                row = f"{quantiles(now[0])} | {quantiles(on_loss[0])} | {now[1]}, {on_loss[1]}"
-                lines.append(f"| {name} | {per_day} | {moved:g} | {row} |")
+        per_day = RATES[world.per_patient > 1]
+        for moved in MOVED:
+            now, on_loss = delays(world, changed_sites, per_day, moved, runs)
+            row = f"{quantiles(now[0])} | {quantiles(on_loss[0])} | {now[1]}, {on_loss[1]}"
+            lines.append(f"| {name}, {per_day} per day, {moved:g} | {row} |")
     print(file=sys.stderr)
     return "\n".join(lines) + "\n"
 
