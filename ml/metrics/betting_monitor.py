@@ -42,7 +42,7 @@ DAYS_OF_A_YEAR = 365
 #: Largest surprise of a label, where all but a millionth of the predicted mass is on more probable classes.
 LARGEST_SURPRISE = float(-np.log(1e-6))
 # surprises are rounded to this; ties are ranked by lot, each unit with the lot of its number
-_SURPRISE_STEP, _LOTS, _BLOCK = 0.02, 28, 256
+_SURPRISE_STEP, _LOTS, _BLOCK = 0.02, 28, 128
 # cells of the ranks, and bets: a share of the labels has ranks of density power · (1 − rank)^(power − 1)
 _RANK_CELLS, _MIXED, _POWERS = 100, np.array([0.1, 0.2, 0.4]), np.array([0.25, 0.5])
 # losses are rounded to this, nats: what a day's units do to the capital then depends on how many of each there were
