@@ -8,10 +8,10 @@ import numpy.typing as npt
 from scipy.special import bdtrc, ndtr
 
 from app.metrics.dataset import EvaluationDataset
-from app.metrics.schemas import DriftOut
+from app.metrics.schemas import DriftOut, MixChangeOut
 from ml.messages import Message, messages
 from ml.metrics.cases import class_frequencies, numbers_of
-from ml.metrics.homogeneity_test import ClassMixChange, mix_change_of_patients
+from ml.metrics.homogeneity_test import ClassMixChange, estimate_mix_change, mix_change_of_patients
 from ml.release.card import ReferenceDocument
 from ml.release.ood_detector import FAMILIAR_SHARE
 from ml.util.arrays import FloatArray, IntArray
@@ -116,6 +116,7 @@ def _measure_group_drift(
         unfamiliar_share=unfamiliar / checked if checked else None,
         label_shift=None if mix is None else mix.distance,
         label_p_value=None if mix is None else mix.p_value,
+        mix_change=_largest_mix_change(data, rows, reference),
         warnings=warnings,
     )
 
@@ -162,3 +163,16 @@ def _label_shift(
         return None
     sums = labels.sums(first, other, numbers_of(cluster))
     return mix_change_of_patients(sums, np.array(reference["label_share"]), reference["n_labels"])
+
+
+def _largest_mix_change(data: EvaluationDataset, rows: _Rows, reference: ReferenceDocument) -> MixChangeOut | None:
+    """The class whose share of the predicted cells has changed most."""
+    if reference["n_labels"] == 0:
+        return None
+    share, n_labels = np.array(reference["label_share"]), reference["n_labels"]
+    mix = estimate_mix_change(data.class_probs[rows], data.cluster[rows], share, n_labels)
+    if mix is None:
+        return None
+    most = int(np.abs(mix.change).argmax())
+    change, low, high = (float(values[most]) for values in (mix.change, mix.low, mix.high))
+    return MixChangeOut(class_code=data.classes[most], change=change, low=low, high=high)

@@ -99,6 +99,15 @@ class GroupOut(ResponseModel):
     metrics: MetricsByName
 
 
+class MixChangeOut(ResponseModel):
+    """Largest change of a class's share, estimated from the predictions."""
+
+    class_code: str
+    change: float
+    low: float
+    high: float
+
+
 class DriftOut(ResponseModel):
     """Shift of images and labels from the training data of the model release."""
 
@@ -109,6 +118,7 @@ class DriftOut(ResponseModel):
     unfamiliar_share: float | None
     label_shift: float | None
     label_p_value: float | None
+    mix_change: MixChangeOut | None = None
     warnings: list[Sentence]
 
 
@@ -121,7 +131,7 @@ class MonitorStepOut(ResponseModel):
 
 
 class ScoreMonitorOut(ResponseModel):
-    """Alarm on the champion's clipped log score since its promotion."""
+    """Alarm on a champion that has become worse since its promotion."""
 
     site: str | None
     since: datetime

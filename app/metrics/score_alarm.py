@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import numpy as np
+import numpy.typing as npt
 
 from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import MonitorStepOut, ScoreMonitorOut
@@ -12,11 +13,11 @@ from ml.metrics.betting_monitor import (
     FLOOR,
     LEVEL,
     N_REFERENCE,
-    TOLERANCE,
     CapitalPath,
     clipped_log_loss,
-    compute_capital_path,
+    compute_rank_path,
     daily_stakes,
+    label_surprise,
 )
 from ml.util.arrays import FloatArray, IntArray
 
@@ -38,11 +39,13 @@ class PatientUnits:
     day: IntArray
     # (N,) number of the site at which the first of its cases was stored
     site: IntArray
+    # (N,) mean surprise of these answers
+    surprise: FloatArray
 
     def at(self, site: int) -> "PatientUnits":
         """Those of one site."""
         here = self.site == site
-        return PatientUnits(self.loss[here], self.day[here], self.site[here])
+        return PatientUnits(self.loss[here], self.day[here], self.site[here], self.surprise[here])
 
 
 def score_monitors(columns: EvaluationDataset, since: datetime, at: datetime) -> list[ScoreMonitorOut]:
@@ -50,7 +53,7 @@ def score_monitors(columns: EvaluationDataset, since: datetime, at: datetime) ->
     series = split_units_by_site(columns, since, at)
     stakes = daily_stakes([units.day for units in series.values()])
     return [
-        _monitor_out(site, since, units, compute_capital_path(units.loss, units.day, stake))
+        _monitor_out(site, since, units, compute_rank_path(units.surprise, units.day, stake))
         for (site, units), stake in zip(series.items(), stakes, strict=True)
     ]
 
@@ -73,7 +76,7 @@ def collect_patient_units(columns: EvaluationDataset, since: float, until: float
     cluster, stored = columns.cluster[rows], columns.created_at[rows]
     new = np.append(np.ones(min(len(rows), 1), dtype=bool), cluster[1:] != cluster[:-1])
     if not new.any():
-        return PatientUnits(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return PatientUnits(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
     first_stored, unit = np.minimum.reduceat(stored, np.flatnonzero(new)), np.cumsum(new) - 1
     on_first_day = stored < ((first_stored // _DAY + 1) * _DAY)[unit]
     rows, unit, stored = rows[on_first_day], unit[on_first_day], stored[on_first_day]
@@ -83,14 +86,23 @@ def collect_patient_units(columns: EvaluationDataset, since: float, until: float
     in_time = np.logical_or.reduceat(answered <= ended[unit], starts)
     completed = np.where(in_time, ended, np.fmin.reduceat(answered, starts))
     counts = answered <= completed[unit]
-    loss = np.zeros(len(rows))
-    loss[counts] = clipped_log_loss(columns.class_probs[rows[counts]], columns.first_class[rows[counts]])
+    answers = rows[counts]
+    probs, label = columns.class_probs[answers], columns.first_class[answers]
+    of_answer = np.zeros((len(rows), 2))
+    of_answer[counts, 0] = clipped_log_loss(probs, label)
+    of_answer[counts, 1] = label_surprise(probs, label, _draw_lots(columns, answers))
     order = np.lexsort((columns.cluster[rows[starts]], first_stored, completed))
     order = order[completed[order] < until]
-    n_counted = np.add.reduceat(counts, starts, dtype=np.float64)
     site = np.maximum.reduceat(np.where(stored == first_stored[unit], columns.site[rows], -1), starts)
-    mean = np.add.reduceat(loss, starts)[order] / n_counted[order]
-    return PatientUnits(mean, (completed[order] // _DAY).astype(np.int64), site[order])
+    n_counted = np.add.reduceat(counts, starts, dtype=np.float64)[order]
+    loss, surprise = np.add.reduceat(of_answer, starts)[order].T / n_counted
+    return PatientUnits(loss, (completed[order] // _DAY).astype(np.int64), site[order], surprise)
+
+
+def _draw_lots(columns: EvaluationDataset, rows: npt.NDArray[np.intp]) -> FloatArray:
+    """A number in [0, 1) for each case, which its identifier settles for good."""
+    # the last six bytes of an identifier are random
+    return np.asarray(columns.case_id[rows, -6:] @ 256.0 ** np.arange(-6, 0)[::-1])
 
 
 def _monitor_out(site: str | None, since: datetime, units: PatientUnits, path: CapitalPath) -> ScoreMonitorOut:
@@ -106,7 +118,7 @@ def _monitor_out(site: str | None, since: datetime, units: PatientUnits, path: C
         reference_loss=float(reference.mean()) if len(reference) else None,
         recent_loss=float(units.loss[is_recent].mean()),
         floor=FLOOR,
-        tolerance=TOLERANCE,
+        tolerance=0.0,
         level=LEVEL,
         log10_threshold=float(-np.log10(LEVEL)),
         alarm_on=alarm,
@@ -124,10 +136,9 @@ def _alarm_warning(found: ScoreMonitorOut) -> str:
         else Message(" after {reference_loss:.2f} in the reference period", reference_loss=found.reference_loss)
     )
     return Message(
-        "the champion's log score{where} has become worse by more than {tolerance:g} per label "
+        "the champion{where} has become worse: annotators choose improbable classes more often than before "
         "(alarm on {alarm_on}; mean loss {recent_loss:.2f} in the last {recent_days} days{before})",
         where=where,
-        tolerance=found.tolerance,
         alarm_on=found.alarm_on,
         recent_loss=found.recent_loss,
         recent_days=_RECENT_DAYS,

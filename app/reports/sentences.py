@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from app.http.languages import gettext, gettext_noop, localize_decimal, ngettext
 from app.http.models import MetricOut
+from app.metrics.service import MetricsBody
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut
 from app.reports.targets import TargetsOut
 
@@ -69,6 +70,9 @@ def write_report_sentences(body: ReportBody, targets: TargetsOut) -> list[Report
         "pairs": _agreement_answer(findings.agreement, targets.agreement),
         "weeks": _turnaround_answer(findings.answering, targets.hours),
     }
+    if doubt := doubt_triage(body.document):
+        text, state = answers["triage"]
+        answers["triage"] = f"{text} {doubt}", state
     points, share = gettext_noop("within %(gap)s points"), gettext_noop("at least %(share)s")
     better = gettext_noop("at least %(share)s, and more than at random")
     hours = localize_decimal(f"{targets.hours:g}")
@@ -152,6 +156,32 @@ def _second_reads_answer(findings: FindingsOut, target: float) -> _Answer:
     )
     least = target if found.share >= 1 else max(target, math.nextafter(found.share, 1.0))
     return text, _compare_with_target(_interval_of_metric(found.caught), least, 1.0)
+
+
+def doubt_triage(document: MetricsBody) -> str | None:
+    """A sentence while the disagreement probability is not known to beat random second reads."""
+    found = document.metrics["skill_D"]
+    if found.value is None or found.low is None or found.high is None:
+        return ngettext(
+            "Too few pairs of labels to compare with random second reads: %(n)s cell has two labels.",
+            "Too few pairs of labels to compare with random second reads: %(n)s cells have two labels.",
+            found.n,
+            n=found.n,
+        )
+    if found.low > 0:
+        return None
+    value, low, high = (localize_decimal(f"{number:.2f}") for number in (found.value, found.low, found.high))
+    return ngettext(
+        "No better than random so far: skill of the disagreement probability %(value)s (95%% CI %(low)s to %(high)s), "
+        "from %(n)s cell with two labels.",
+        "No better than random so far: skill of the disagreement probability %(value)s (95%% CI %(low)s to %(high)s), "
+        "from %(n)s cells with two labels.",
+        found.n,
+        value=value,
+        low=low,
+        high=high,
+        n=found.n,
+    )
 
 
 def _agreement_answer(found: MetricOut | None, target: float) -> _Answer:

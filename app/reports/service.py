@@ -23,4 +23,5 @@ from app.reports.frozen_evaluations import (
 from app.reports.publishing import read_published_report, request_report
 from app.reports.report import FILTERS, METRIC_MEANINGS, STYLE, TEMPLATES, chart_csv
 from app.reports.schemas import PublishedReport, ReportBody, SecondReadsOut, TrendOut, WhatIfOut
+from app.reports.sentences import doubt_triage
 from app.reports.targets import TargetsIn, TargetsOut, current_targets, set_targets

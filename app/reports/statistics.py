@@ -31,9 +31,9 @@ from app.reports.schemas import (
 )
 from app.reports.second_reads import RequestedReads
 from ml.metrics.cases import Sample, agreement_terms, class_frequencies, observed_disagreement, select_sample
-from ml.metrics.jackknife import SHARE, Replicates, binomial_interval, mean_replicates, to_estimate
+from ml.metrics.jackknife import SHARE, Replicates, mean_replicates, to_estimate
 from ml.metrics.selection import QUINTILES
-from ml.metrics.triage_curves import triage_recall
+from ml.metrics.triage_curves import share_interval, triage_recall
 from ml.util.arrays import FloatArray, IntArray
 
 #: A leading class as probable as this is called sure.
@@ -137,17 +137,13 @@ def estimate_sensitivity(cohort: Cohort) -> list[SensitivityOut]:
 
 
 def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
-    """Σ w part / Σ w whole, with an interval by leaving out one patient at a time."""
-    # Shares of 0 and 1 do not vary: their interval is that of as many patients, each one hit or miss.
+    """Σ w part / Σ w whole, with an exact interval and the standard error by leaving out one patient at a time."""
     above, below = sample.per_cluster(sample.weight * part), sample.per_cluster(sample.weight * whole)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (above.sum() - above) / (below.sum() - below)
-    value = float(above.sum() / below.sum())
-    found = MetricOut.of(to_estimate(Replicates(value, without), sample, bounds=SHARE))
-    if 0 < value < 1:
-        return found
-    low, high = binomial_interval(np.array(value), np.array(below.sum() ** 2 / np.square(below).sum()))
-    return found.model_copy(update={"low": float(low), "high": float(high)})
+    found = MetricOut.of(to_estimate(Replicates(float(above.sum() / below.sum()), without), sample, bounds=SHARE))
+    low, high = share_interval(part, whole, sample)
+    return found.model_copy(update={"low": low, "high": high})
 
 
 def _caught_by_second_reads(cohort: Cohort, twice: _Mask, requested: RequestedReads) -> SecondReadsOut:

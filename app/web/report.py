@@ -119,6 +119,8 @@ class WhatIf:
     plot: report_service.ReportPlot
     # ways to choose the second reads, compared
     designs: list[DesignOut]
+    # why random second reads are offered first, None if disagreement probabilities beat them
+    doubt: str | None
 
 
 def compute_what_if(context: ServiceContext, principal: Principal | None, share: int, version: int) -> WhatIf:
@@ -126,12 +128,14 @@ def compute_what_if(context: ServiceContext, principal: Principal | None, share:
     published = load_latest_report(context, principal, ReportFilter())
     body = published.body
     if body is None:
-        return WhatIf(published, [], None, version, None, 0, report_service.draw_operating_curve([], None), [])
+        return WhatIf(published, [], None, version, None, 0, report_service.draw_operating_curve([], None), [], None)
     rows, of = body.what_if, body.findings.second_reads
     today = of if of.policy_version == version else None
     chosen_row = next((row for row in rows if round(100 * row.share) == share), None)
     plot = report_service.draw_operating_curve(rows, today)
-    return WhatIf(published, rows, chosen_row, of.policy_version, today, body.document.n_cases, plot, body.designs)
+    doubt = report_service.doubt_triage(body.document)
+    n_cases = body.document.n_cases
+    return WhatIf(published, rows, chosen_row, of.policy_version, today, n_cases, plot, body.designs, doubt)
 
 
 def load_chart_csv(
@@ -314,11 +318,18 @@ def freeze_evaluation(
 
 
 @router.get("/policy")
-def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multiple_of=5)] = 30) -> Response:
-    """The reading policy, its versions, and what second reads would catch if others were asked for."""
+def show_policy(
+    page: ViewerPage,
+    share: Annotated[int, Query(ge=5, le=95, multiple_of=5)] = 30,
+    random: Annotated[int | None, Query(ge=5, le=95)] = None,
+) -> Response:
+    """The reading policy, its versions, and what second reads would catch; random second reads, %, fill the form."""
     policies = list_policies(page.session)
     versions, draws = policies.items, policies.draws
     stored, now = PolicyForm.of(versions[0]), versions[0]
+    if random is not None:  # a threshold that no disagreement probability exceeds
+        changes = {"rule": "disagreement", "threshold": "0.9999", "audit_rate": f"{random / 100:g}"}
+        stored = stored.model_copy(update=changes)
     what_if = compute_what_if(page.context, page.principal, share, now.version)
     typed = page.refused.at("/policy").typed
     urgent = UrgentRow.typed(typed) or [UrgentRow.of(rule) for rule in now.urgent]
@@ -329,6 +340,7 @@ def show_policy(page: ViewerPage, share: Annotated[int, Query(ge=5, le=95, multi
     return page.render(
         "policy.html",
         stored=stored,
+        prefilled=random is not None,
         versions=versions,
         now=now,
         draws=draws,

@@ -1,7 +1,7 @@
 """Years of simulated laboratories in which the champion's log score is looked at every morning.
 
-Forty cases a day, four classes. A network sees opinions through noise; what it says is calibrated, or twice as sure as
-it should be. From a day on a tenth of the probability of each class may go to the next one.
+Four classes. A network sees opinions through noise; what it says is calibrated, or twice as sure as it should be. From
+a day on a share of the probability of each class may go to the next one.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
 from app.metrics.score_alarm import PatientUnits, split_units_by_site
 from ml.distributions.families import softmax_probs
-from ml.metrics.betting_monitor import N_REFERENCE, TOLERANCE, compute_capital_path, daily_stakes
+from ml.metrics.betting_monitor import N_REFERENCE, compute_capital_path, compute_rank_path, daily_stakes
 from ml.util.arrays import FloatArray, IntArray
 
 CLASSES, PER_DAY, YEAR = 4, 40, 365
@@ -51,12 +51,19 @@ WORLDS = (
     World("three sites", OVERCONFIDENT, sites=(0.5, 0.3, 0.2)),
     World("patients of ten cells", OVERCONFIDENT, per_patient=10, patient_spread=2.0),
     World("harder cases every other week", OVERCONFIDENT, weeks_differ=0.1),
+    World("much harder cases every other week", OVERCONFIDENT, weeks_differ=0.3),
     World("hard cases are read late", OVERCONFIDENT, slow=True),
 )
 
 
 def year(
-    world: World, seed: int, days: int, changed_from: int | None = None, changed_sites: int = 99, moved: float = 0.1
+    world: World,
+    seed: int,
+    days: int,
+    changed_from: int | None = None,
+    changed_sites: int = 99,
+    moved: float = 0.1,
+    per_day: int = PER_DAY,
 ) -> EvaluationDataset:
     """What a service would know of some days; the days count from ``_START``.
 
@@ -67,10 +74,11 @@ def year(
         changed_from: day from which labels go to other classes; None for never.
         changed_sites: at how many of the sites, the last ones.
         moved: share of the probability of each class that then goes to the next one.
+        per_day: cases of a day.
     """
     rng = np.random.default_rng([seed, 15])
-    n = days * PER_DAY
-    day = np.arange(n) // PER_DAY
+    n = days * per_day
+    day = np.arange(n) // per_day
     patient = np.arange(n) // world.per_patient
     site = rng.choice(len(world.sites), n // world.per_patient + 1, p=world.sites)[patient]
     scores = world.patient_spread * rng.normal(size=(patient[-1] + 1, CLASSES))[patient]
@@ -83,11 +91,12 @@ def year(
         here = (day >= changed_from) & (site >= len(world.sites) - changed_sites)
         opinions = np.where(here[:, None], (1 - moved) * opinions + moved * np.roll(opinions, 1, axis=1), opinions)
     label = (rng.random((n, 1)) > opinions.cumsum(axis=1)[:, :-1]).sum(axis=1)
-    stored = _START.timestamp() + _DAY * day + 1_000.0 * (1 + np.arange(n) % PER_DAY)
+    stored = _START.timestamp() + _DAY * day + 1_000.0 * (1 + np.arange(n) % per_day)
     numbers = np.array([stable_name_hash(f"site {k}") for k in range(len(world.sites))])
     many = len(world.sites) > 1
     return replace(
         EvaluationDataset.empty([str(k) for k in range(CLASSES)], n),
+        case_id=np.random.default_rng([seed, 16]).integers(256, size=(n, 16), dtype=np.uint8),
         cluster=patient + 1,
         site=numbers[site] if many else np.zeros(n, dtype=np.int64),
         sites={int(number): f"site {k}" for k, number in enumerate(numbers)} if many else {},
@@ -116,11 +125,16 @@ def series(columns: EvaluationDataset, days: int) -> dict[str | None, PatientUni
     return split_units_by_site(columns, _START, at)
 
 
-def alarm_days(found: dict[str | None, PatientUnits], tolerance: float = TOLERANCE) -> list[int | None]:
-    """Day of the alarm of each series, counted from the first day of the laboratory; None without one."""
+def alarm_days(found: dict[str | None, PatientUnits], *, on_loss: bool = False) -> list[int | None]:
+    """Day of the alarm of each series, counted from the first day of the laboratory; None without one.
+
+    ``on_loss`` is the alarm of before, which bets on the loss.
+    """
     stakes = daily_stakes([units.day for units in found.values()])
     days = [
-        compute_capital_path(units.loss, units.day, stake, tolerance=tolerance).alarm_day()
+        compute_capital_path(units.loss, units.day, stake).alarm_day()
+        if on_loss
+        else compute_rank_path(units.surprise, units.day, stake).alarm_day()
         for units, stake in zip(found.values(), stakes, strict=True)
     ]
     return [None if day is None else day - int(_START.timestamp()) // _DAY for day in days]

@@ -1,13 +1,22 @@
-"""Anytime-valid alarm for a deterioration of the log score.
+"""Anytime-valid alarms for a deterioration of predictions.
 
-A gambler bets on "worse" with a stake each day, a year's stakes in
-sum 1. At each unit a share of it is multiplied by loss / (μ + τ), with
-μ the mean loss of the reference period and τ the tolerance. While the
-expected loss is at most μ + τ, the capital reaches 1 / level in at
-most that share of the years. The capital is the least over all μ,
-each times that of bets of the reference period on "μ is smaller".
+The alarm on a champion bets on ranks. A label's place in its own
+predictive distribution is ranked among all places so far; without a
+change the ranks are independent and uniform, however miscalibrated
+the champion is. Each day 1/365 is staked on "high ranks are more
+frequent". The capital reaches 1 / level in at most that share of the
+years, and otherwise after 365 / level days on average or later.
 
-Sources: Waudby-Smith and Ramdas, JRSS B 86 (2024), for the bets; Shin,
+The alarm on an annotator bets on the loss. A gambler bets on "worse"
+with the same stakes. At each unit a share of it is multiplied by
+loss / (μ + τ), with μ the mean loss of the reference period and τ the
+tolerance. While the expected loss is at most μ + τ, the capital
+reaches 1 / level in at most that share of the years. The capital is
+the least over all μ, each times that of bets of the reference period
+on "μ is smaller".
+
+Sources: Vovk, Stat. Sci. 36 (2021), for bets on conformal ranks;
+Waudby-Smith and Ramdas, JRSS B 86 (2024), for those on a mean; Shin,
 Ramdas and Rinaldo, NEJSDS 2 (2024), for the daily stakes.
 """
 
@@ -30,6 +39,12 @@ LEVEL = 0.05
 #: Units of the reference period; the first of them before anything is at stake.
 N_REFERENCE, N_FIRST = 2000, 50
 DAYS_OF_A_YEAR = 365
+#: Largest surprise of a label, where all but a millionth of the predicted mass is on more probable classes.
+LARGEST_SURPRISE = float(-np.log(1e-6))
+# surprises are rounded to this; ties are ranked by lot, each unit with the lot of its number
+_SURPRISE_STEP, _LOTS, _BLOCK = 0.02, 28, 128
+# cells of the ranks, and bets: a share of the labels has ranks of density power · (1 − rank)^(power − 1)
+_RANK_CELLS, _MIXED, _POWERS = 100, np.array([0.1, 0.2, 0.4]), np.array([0.25, 0.5])
 # losses are rounded to this, nats: what a day's units do to the capital then depends on how many of each there were
 _STEP = 0.01
 # shares of the capital at risk, after a presumed change and, on the mean of the reference period, before it
@@ -56,6 +71,48 @@ class CapitalPath:
 def clipped_log_loss(class_probs: FloatArray, label: IntArray) -> FloatArray:
     """−log of the probability of each label, nats, in [0, LARGEST]."""
     return np.asarray(-np.log(np.clip(class_probs[np.arange(len(label)), label], FLOOR, 1.0)))
+
+
+def label_surprise(class_probs: FloatArray, label: IntArray, lot: FloatArray) -> FloatArray:
+    """Surprise (N,) −log(1 − s): s is the mass of the more probable classes and a lot's share of the label's."""
+    own = class_probs[np.arange(len(label)), label]
+    place = np.where(class_probs > own[:, None], class_probs, 0.0).sum(axis=1) + lot * own
+    return np.asarray(-np.log(np.clip(1 - place, np.exp(-LARGEST_SURPRISE), 1.0)))
+
+
+def conformal_ranks(surprise: FloatArray) -> FloatArray:
+    """Rank (N,) of each surprise among those up to it, as a share in [0, 1)."""
+    level = np.rint(as_vector(surprise, len(surprise), "surprise", 0.0, LARGEST_SURPRISE) / _SURPRISE_STEP)
+    level = level.astype(np.int64)
+    # a generator's first numbers do not depend on how many are drawn: what comes later changes no rank
+    lots, ranks = np.random.default_rng(_LOTS).random(len(level)), np.empty(len(level))
+    seen = np.zeros(int(LARGEST_SURPRISE / _SURPRISE_STEP) + 2)
+    for start in range(0, len(level), _BLOCK):
+        block = level[start : start + _BLOCK]
+        earlier = np.tri(len(block), k=-1, dtype=bool)
+        below = (np.cumsum(seen) - seen)[block] + (earlier & (block < block[:, None])).sum(axis=1)
+        tied = seen[block] + (earlier & (block == block[:, None])).sum(axis=1)
+        n = start + 1 + np.arange(len(block))
+        ranks[start : start + _BLOCK] = (below + lots[start : start + _BLOCK] * (tied + 1)) / n
+        seen += np.bincount(block, minlength=len(seen))
+    return ranks
+
+
+def compute_rank_path(surprise: FloatArray, day: IntArray, stake: FloatArray) -> CapitalPath:
+    """Capital of the bets on the ranks of one series, day by day."""
+    days, starts = _days(day, stake)
+    if not len(days):
+        return CapitalPath(days, starts, np.zeros(0))
+    above = 1 - np.arange(_RANK_CELLS + 1) / _RANK_CELLS
+    density = -np.diff(above[:, None] ** _POWERS, axis=0) * _RANK_CELLS
+    returns = np.log(1 - _MIXED + _MIXED * density[:, :, None]).reshape(_RANK_CELLS, -1)
+    numbers = np.repeat(np.arange(len(days)), np.diff(np.append(starts, len(day))))
+    cell = (conformal_ranks(surprise) * _RANK_CELLS).astype(np.int64)
+    growth = _counts(numbers, cell, len(days), _RANK_CELLS) @ returns
+    with np.errstate(divide="ignore"):  # nothing is at stake on the first days
+        put_in = np.log(np.asarray(stake))[:, None]
+    capital = _mean_of(_log_worth(put_in, growth), axis=1)
+    return CapitalPath(days, np.append(starts[1:], len(day)), capital)
 
 
 def daily_stakes(series: Sequence[IntArray]) -> list[FloatArray]:
@@ -91,11 +148,7 @@ def compute_capital_path(
 ) -> CapitalPath:
     """Capital of the bets on one series, day by day."""
     loss = as_vector(loss, len(loss), "loss", 0.0, LARGEST)
-    days, starts = np.unique(day, return_index=True)
-    if (np.diff(day) < 0).any():
-        raise ValueError("units must be in the order of their days")
-    if len(stake) != len(days):
-        raise ValueError(f"there are {len(days)} days, and {len(stake)} stakes")
+    days, starts = _days(day, stake)
     if not len(days):
         return CapitalPath(days, starts, np.zeros(0))
     low, high = _cells(loss) if mean is None else (np.array([mean]), np.array([mean]))
@@ -110,10 +163,23 @@ def compute_capital_path(
     falling = _growth(counts_told, _FALLING, (values[-1] - values) / (values[-1] - low)[:, None])
     with np.errstate(divide="ignore"):  # nothing is at stake on the first days
         put_in = np.log(np.asarray(stake))[:, None] + _mean_of(_log_growth_before(falling), axis=1)
-        # log Σ_{days s ≤ t} stake_s · (growth from s to t)
-        worth = np.logaddexp.accumulate(put_in[:, None, :] - _log_growth_before(rising), axis=0)
-        capital = _mean_of(np.cumsum(rising, axis=0) + worth, axis=1)
+        capital = _mean_of(_log_worth(put_in[:, None, :], rising), axis=1)
     return CapitalPath(days, np.append(starts[1:], len(loss)), capital.min(axis=1))
+
+
+def _days(day: IntArray, stake: FloatArray) -> tuple[IntArray, IntArray]:
+    """Days of a series, and the number of the first unit of each."""
+    days, starts = np.unique(day, return_index=True)
+    if (np.diff(day) < 0).any():
+        raise ValueError("units must be in the order of their days")
+    if len(stake) != len(days):
+        raise ValueError(f"there are {len(days)} days, and {len(stake)} stakes")
+    return days, starts
+
+
+def _log_worth(put_in: FloatArray, growth: FloatArray) -> FloatArray:
+    """Log Σ_{days s ≤ t} stake_s · (growth from s to t) of each day t."""
+    return np.asarray(np.cumsum(growth, axis=0) + np.logaddexp.accumulate(put_in - _log_growth_before(growth), axis=0))
 
 
 def _cells(loss: FloatArray) -> tuple[FloatArray, FloatArray]:

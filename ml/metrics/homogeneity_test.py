@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.special import fdtrc
+from scipy.special import fdtrc, stdtrit
 
 from ml.dataframes import same_rows
 from ml.documents import named
@@ -178,3 +178,47 @@ def mix_change_of_patients(sums: FloatArray, reference_share: FloatArray, n_refe
     statistic = float((np.square(share[occurs] - before) / pooled).sum()) / mean
     chance = float(fdtrc(freedom, freedom * (n_clusters - 1), statistic))
     return ClassMixChange(distance, chance, n_clusters, design_effect)
+
+
+# of Dir(κ m): as many cells of the reference's mix, and the steps and cells that are enough
+_KAPPA, _STEPS, _ENOUGH = 2.0, 200, 5_000
+
+
+@dataclass(frozen=True)
+class EstimatedMix:
+    """Class mix of unlabelled cases less that of a reference; 95 % intervals that hold for all classes together."""
+
+    change: FloatArray  # (K,) of the share
+    low: FloatArray  # (K,)
+    high: FloatArray  # (K,)
+
+
+def estimate_mix_change(
+    class_probs: FloatArray, cluster: IntArray, reference_share: FloatArray, n_reference: float
+) -> EstimatedMix | None:
+    """Estimate the change of the class mix from predictions (N, K); None with fewer than two patients.
+
+    Expectation–maximisation under label shift (Saerens, Latinne and Decaestecker 2002) with a prior Dir(κ m), and a
+    variance between patients around its maximum.
+    """
+    kept = slice(None, None, 1 + len(cluster) // _ENOUGH)
+    m = (n_reference * reference_share + 1 / len(reference_share)) / (n_reference + 1)
+    ratio, numbers = class_probs[kept] / m, np.unique(cluster[kept], return_inverse=True)[1]
+    n, n_clusters = len(ratio), int(numbers.max(initial=-1)) + 1
+    if n_clusters < 2:
+        return None
+    share = m
+    for _ in range(_STEPS):
+        share, before = (share * ((ratio / (ratio @ share)[:, None]).sum(axis=0)) + _KAPPA * m) / (n + _KAPPA), share
+        if np.abs(share - before).max() < 1e-6:
+            break
+    score = ratio / (ratio @ share)[:, None]
+    inverse = np.linalg.inv(score.T @ score + np.diag(_KAPPA * m / share**2))
+    moved = inverse.sum(axis=1)
+    inverse -= np.outer(moved, moved) / moved.sum()  # shares sum to one
+    per_patient = np.zeros((n_clusters, len(m)))
+    np.add.at(per_patient, numbers, score - 1)
+    variance = n_clusters / (n_clusters - 1) * ((per_patient @ inverse) ** 2).sum(axis=0) + m * (1 - m) / n_reference
+    half = float(stdtrit(n_clusters - 1, 1 - 0.025 / len(m))) * np.sqrt(variance)
+    change = share - m
+    return EstimatedMix(change, np.maximum(change - half, -m), np.minimum(change + half, 1 - m))

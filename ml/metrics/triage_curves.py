@@ -8,15 +8,22 @@ the highest first, ``sample_weight`` (N,) is of order 2, and ``cluster``
 (N,) is the patient of each case.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import xlogy
+from scipy.special import stdtrit, xlogy
 
 from ml.dataframes import same_rows
-from ml.metrics.cases import Sample, check_clusters, check_weights, observed_disagreement, select_sample
-from ml.metrics.jackknife import SHARE, Estimate, Replicates, mean_replicates, to_estimate
+from ml.metrics.cases import (
+    Sample,
+    check_clusters,
+    check_weights,
+    effective_size,
+    observed_disagreement,
+    select_sample,
+)
+from ml.metrics.jackknife import SHARE, Estimate, Replicates, binomial_interval, mean_replicates, to_estimate
 from ml.util.arrays import FloatArray, as_class_probs, as_label_counts
 
 
@@ -93,7 +100,10 @@ def triage_recall(
 
     Recall(c) = Σ_sent w φ̂ / Σ w φ̂. The influence of a case is
     [s_i (φ̂_i − m) + c m − R φ̂_i] / mean φ̂, s_i whether it is sent and m the
-    mean φ̂ at the threshold (Lorenz ordinate, Beach and Davidson 1983).
+    mean φ̂ at the threshold (Lorenz ordinate, Beach and Davidson 1983). The
+    interval is Clopper and Pearson's for the disagreements caught among those
+    seen; with weights or clusters, for an effective number of them (Korn and
+    Graubard 1998, Survey Methodology 24:193).
 
     Raises:
         ValueError: bad shapes, capacities out of range, or no disagreement.
@@ -113,8 +123,26 @@ def triage_recall(
         influence = (sent * (observed - at_threshold) + capacity * at_threshold - value * observed) / mean
         spread = mean_replicates(influence, sample)
         replicates = Replicates(value, spread.without + (value - spread.value))
-        estimates.append(to_estimate(replicates, sample, bounds=SHARE))
+        estimate = to_estimate(replicates, sample, bounds=SHARE)
+        if estimate.low is not None and 0 < capacity < 1:
+            low, high = share_interval(sent * observed, observed, sample)
+            estimate = replace(estimate, low=low, high=high)
+        estimates.append(estimate)
     return estimates
+
+
+def share_interval(part: FloatArray, whole: FloatArray, sample: Sample) -> tuple[float, float]:
+    """Korn and Graubard's 95 % interval of Σ w part / Σ w whole, which counts part of the whole (n,) of each case."""
+    weight = sample.weight * whole
+    value, n_seen, of_cluster = float(sample.weight @ part / weight.sum()), whole.sum(), sample.per_cluster(weight)
+    spread = float((sample.per_cluster(sample.weight * (part - value * whole)) ** 2).sum())
+    squares = spread / (value * (1 - value)) if 0 < value < 1 and spread > 0 else float((of_cluster**2).sum())
+    # what happened not to be seen may be as heavy as the heaviest case
+    unseen = sample.weight.max() ** 2 - float(weight @ weight) / n_seen
+    n = weight.sum() ** 2 / (squares + max(unseen, 0.0))
+    full, grouped = stdtrit(np.maximum(np.array([n_seen, effective_size(of_cluster)]) - 1, 1.0), 0.975)
+    low, high = binomial_interval(np.array([value]), np.array([min(n * (full / grouped) ** 2, n_seen)]))
+    return float(low[0]), float(high[0])
 
 
 def net_benefit(

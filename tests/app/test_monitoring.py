@@ -38,6 +38,7 @@ def laboratory(seed: int, n: int = 40) -> EvaluationDataset:
     names = ["east", "west"]
     return replace(
         EvaluationDataset.empty(["a", "b", "c"], n),
+        case_id=rng.integers(256, size=(n, 16), dtype=np.uint8),
         cluster=rng.integers(1, 15, n),
         site=np.array([stable_name_hash(name) for name in rng.choice(names, n)]),
         sites={stable_name_hash(name): name for name in names},
@@ -91,7 +92,7 @@ def test_units_are_the_first_days_of_the_patients_in_the_order_of_their_completi
     everybody = patient_by_patient(columns, START, (START + timedelta(days=days)).timestamp())
     for site in (None, "east", "west"):
         expected = [unit for unit in everybody if site is None or unit[2] == stable_name_hash(site)]
-        units = found.get(site, PatientUnits(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
+        units = found.get(site, PatientUnits(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)))
         assert units.day.tolist() == [day for _, day, _ in expected]
         np.testing.assert_allclose(units.loss, [loss for loss, _, _ in expected])
 
@@ -107,6 +108,7 @@ def test_a_later_look_sees_what_an_earlier_one_saw_and_more(seed: int, days: int
         n = len(units.day)
         np.testing.assert_array_equal(late[site].day[:n], units.day)
         np.testing.assert_array_equal(late[site].loss[:n], units.loss)
+        np.testing.assert_array_equal(late[site].surprise[:n], units.surprise)
 
 
 def test_without_cases_or_answers_there_is_no_series() -> None:
@@ -217,9 +219,9 @@ def test_a_champion_that_became_worse_is_said_first(service: Service, begin: dat
 def test_the_alarm_is_shown_frozen_and_stays_until_a_champion_is_promoted(service: Service, begin: datetime) -> None:
     (after,) = looked_at(service, begin + timedelta(days=37, hours=2))["score_monitor"]
     shown = report_page(service, partition="calibration")
-    assert shown.index("The champion&#39;s log score has become worse") < shown.index('class="evidence"')
+    assert shown.index("The champion has become worse") < shown.index('class="evidence"')
     appendix = service.get("viewer", "/report/appendix", params={"partition": "calibration"}).text
-    assert "Alarm on the log score" in appendix
+    assert "Alarm on the champion" in appendix
     chart = service.get("viewer", "/report/numbers/alarm.csv?partition=calibration")
     assert chart.text.splitlines()[0] == "site,day,n_units,log10_capital"
     assert len(chart.text.splitlines()) == 1 + len(after["steps"])

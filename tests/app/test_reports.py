@@ -27,7 +27,7 @@ from app.reports.publishing import read_published_report
 from app.reports.report import STYLE, build_report, compare_with_last_release
 from app.reports.schemas import DurationOut, FindingsOut, ReportBody, SaidOut, SecondReadsOut
 from app.reports.second_reads import RequestedReads
-from app.reports.sentences import VERDICTS, write_report_sentences
+from app.reports.sentences import VERDICTS, doubt_triage, write_report_sentences
 from app.reports.statistics import (
     SHARES,
     compute_findings,
@@ -413,7 +413,7 @@ def test_a_target_to_reach_is_met_when_the_whole_interval_is(body: ReportBody) -
         third = write_report_sentences(changed, TARGETS)[2]
         ends = f"{100 * value:.0f}% (95% CI {100 * low:.0f}–{100 * high:.0f}%)"
         begin = f"Second reads of {share:.0%} of the cells catch {ends} of the disagreements"
-        assert third.text == f"{begin}; random second reads would catch {share:.0%}."
+        assert third.text.startswith(f"{begin}; random second reads would catch {share:.0%}. No better than random")
         assert third.target == "at least 60%, and more than at random"
         return third.state
 
@@ -528,6 +528,45 @@ def test_the_policy_says_what_another_share_would_catch_and_cost(service: Servic
     assert "60% with second read: catches" in service.get("viewer", "/policy", params={"share": 60}).text
     for wrong in (0, 7, 100):
         assert service.get("viewer", "/policy", params={"share": wrong}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("low", "sentence"),
+    [(None, "Too few pairs of labels"), (0.0, "No better than random so far: skill of the"), (0.01, None)],
+)
+def test_second_reads_are_doubted_until_the_skill_is_above_zero(
+    body: ReportBody, low: float | None, sentence: str | None
+) -> None:
+    skill = body.document.metrics["skill_D"].model_copy(update={"value": 0.2, "low": low, "high": 0.4, "n": 60})
+    document = body.document.model_copy(update={"metrics": body.document.metrics | {"skill_D": skill}})
+    doubt = doubt_triage(document)
+    third = write_report_sentences(body.model_copy(update={"document": document}), TARGETS)[2]
+    if sentence is None:
+        assert doubt is None
+        assert third.text.endswith("random second reads would catch 92%.")
+    else:
+        assert doubt is not None
+        assert doubt.startswith(sentence)
+        assert "60 cells" in doubt
+        assert third.text.endswith(doubt)
+
+
+def test_while_in_doubt_the_policy_offers_random_second_reads_first(service: Service) -> None:
+    collect(service, [cell_png(number) for number in range(8)], patients=True)
+    assert "Too few pairs of labels" in report_page(service, path="/policy")
+    page = service.get("admin", "/policy").text
+    assert page.index("/policy?random=30#change") < page.index('<details id="change">')
+    assert "/policy?random=30" not in service.get("viewer", "/policy").text
+    filled = service.get("admin", "/policy?random=30").text
+    assert '<details id="change" open>' in filled
+    form = dict(re.findall(r'<input name="(threshold|audit_rate)" value="([^"]*)"', filled))
+    assert form == {"threshold": "0.9999", "audit_rate": "0.3"}
+    before = service.document("/v1/policies")["items"]
+    assert len(before) == 1  # until it is saved
+    assert (
+        service.post("admin", "/policy", data={"rule": "disagreement", "reason": "in doubt"} | form).status_code == 200
+    )
+    assert service.document("/v1/policies")["items"][0]["audit_rate"] == 0.3
 
 
 def test_overdue_reads_are_told(service: Service) -> None:

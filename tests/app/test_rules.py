@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 from sqlalchemy import delete, select, update
 
 from app.audit.chain.keys import KeyRing, derive_keys
@@ -45,8 +46,9 @@ from ml.distributions.decisions import (
     majority_prob,
 )
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
-from ml.metrics.homogeneity_test import mix_change_of_patients
+from ml.metrics.homogeneity_test import estimate_mix_change, mix_change_of_patients
 from ml.metrics.selection import graded_probabilities, graded_scale
+from ml.util.arrays import FloatArray, IntArray
 from tests.support.service import Service, cell_png
 
 RULE = TriageRule("disagreement", 0.2, 0.1, 0.02, 0.9, 5)
@@ -230,6 +232,7 @@ def cases(n: int, seed: int, **changed: Any) -> EvaluationDataset:
     columns = replace(
         EvaluationDataset.empty(["a", "b"], n),
         label_counts=np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)],
+        class_probs=np.full((n, 2), 0.5),
         stain=rng.normal([0.2, 0.3, 0.1], 0.05, (n, 3)),
         feature_distance=np.sqrt(rng.chisquare(12, n) / 12),
         cluster=np.arange(n),
@@ -259,6 +262,40 @@ def test_each_kind_of_drift_is_named_with_its_site(changed: dict[str, Any], word
     assert (everywhere.site, north.site) == (None, "north")
     assert any(words in text for text in everywhere.warnings)
     assert any(words in text and "north" in text for text in north.warnings)
+
+
+def predicted_cells(rng: np.random.Generator, mix: list[float], n_patients: int) -> tuple[FloatArray, IntArray]:
+    """Predictions of five cells per patient that are calibrated where both classes are equally frequent."""
+    of_patient = rng.beta(8 * mix[0], 8 * mix[1], n_patients)
+    first = rng.random(5 * n_patients) < np.repeat(of_patient, 5)
+    log_odds = rng.normal(np.where(first, 2.0, -2.0), 2.0)
+    probs = np.stack([expit(log_odds), expit(-log_odds)], axis=1)
+    return probs, np.repeat(np.arange(n_patients), 5)
+
+
+@pytest.mark.parametrize("mix", [[0.5, 0.5], [0.8, 0.2], [0.95, 0.05]])
+def test_the_interval_of_the_class_mix_covers_what_the_site_has(mix: list[float]) -> None:
+    covered = errors = 0.0
+    for seed in range(100):
+        probs, patient = predicted_cells(np.random.default_rng(seed), mix, 60)
+        found = estimate_mix_change(probs, patient, np.array([0.5, 0.5]), 2_000)
+        assert found is not None
+        assert found.change.sum() == pytest.approx(0, abs=1e-9)
+        covered += (found.low[0] <= mix[0] - 0.5 <= found.high[0]) / 100
+        errors += (found.change[0] - (mix[0] - 0.5)) / 100
+    assert covered >= 0.9
+    assert abs(errors) < 0.015
+    assert estimate_mix_change(probs[:5], patient[:5], np.array([0.5, 0.5]), 2_000) is None
+
+
+def test_the_class_whose_share_has_changed_most_is_named_with_its_site() -> None:
+    probs, patient = predicted_cells(np.random.default_rng(0), [0.2, 0.8], 60)
+    everywhere, north = measure_drift(cases(300, 0, class_probs=probs, cluster=patient), REFERENCE)
+    assert north.mix_change == everywhere.mix_change
+    assert north.mix_change is not None
+    assert (north.mix_change.class_code == "b") == (north.mix_change.change > 0)
+    assert north.mix_change.low <= north.mix_change.change <= north.mix_change.high
+    assert abs(north.mix_change.change) == pytest.approx(0.3, abs=0.1)
 
 
 def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:

@@ -1,6 +1,6 @@
 """The alarm on the log score, and the sets for the next answer."""
 
-from itertools import product
+from itertools import permutations, product
 from math import ceil
 
 import numpy as np
@@ -12,10 +12,14 @@ from ml.conformal import answer_scores, answer_sets, calibrate, fewest_patients,
 from ml.metrics import betting_monitor
 from ml.metrics.betting_monitor import (
     LARGEST,
+    LARGEST_SURPRISE,
     N_FIRST,
     clipped_log_loss,
     compute_capital_path,
+    compute_rank_path,
+    conformal_ranks,
     daily_stakes,
+    label_surprise,
 )
 from ml.util.arrays import FloatArray, IntArray
 
@@ -121,6 +125,77 @@ def test_what_comes_later_changes_nothing_that_was_said() -> None:
     for n in (7, 49, 56, 70, 350, 700):
         part = compute_capital_path(loss[:n], day[:n], daily_stakes([day[:n]])[0])
         np.testing.assert_allclose(part.log_capital, whole.log_capital[: n // 7], rtol=1e-9)
+
+
+def test_the_place_of_a_label_from_the_predictive_distribution_is_uniform() -> None:
+    probs = np.array([0.5, 0.3, 0.15, 0.05])
+    lots = (np.arange(200) + 0.5) / 200
+    label, lot = np.repeat(np.arange(4), 200), np.tile(lots, 4)
+    place = 1 - np.exp(-label_surprise(np.tile(probs, (800, 1)), label, lot))
+    weight = np.repeat(probs / 200, 200)
+    for limit in np.arange(0.05, 1, 0.05):
+        assert weight[place <= limit].sum() == pytest.approx(limit, abs=0.005)
+    assert (np.diff(place.reshape(4, 200).mean(axis=1)) > 0).all()
+    certain = label_surprise(np.tile([1.0, 0.0], (2, 1)), np.array([0, 1]), np.array([0.5, 0.5]))
+    np.testing.assert_allclose(certain, [np.log(2), LARGEST_SURPRISE])
+
+
+def test_without_a_change_every_order_has_ranks_of_its_own_and_bets_on_them_are_fair() -> None:
+    """So the ranks are independent and uniform: a unit falls into each of the places so far equally often."""
+    orders = [np.floor(conformal_ranks(np.array(order)) * np.arange(1, 6)) for order in permutations(range(5))]
+    assert len({tuple(order) for order in orders}) == 120
+    surprises = np.random.default_rng(0).exponential(size=700).clip(max=LARGEST_SURPRISE)
+    level, ranks = np.rint(surprises / 0.02), conformal_ranks(surprises)
+    for number in (0, 1, 255, 256, 300, 699):  # ties are anywhere in their range
+        so_far = level[: number + 1]
+        assert (so_far < level[number]).mean() <= ranks[number] < (so_far <= level[number]).mean()
+    every = (np.arange(100) + 0.5) / 100
+    growth = [rank_growth(rank) for rank in every]
+    np.testing.assert_allclose(np.mean(growth, axis=0), 1, rtol=1e-9)
+    assert (np.diff(growth, axis=0) >= 0).all()
+    assert np.max(growth) < 20  # no single label raises an alarm
+
+
+def rank_growth(rank: float) -> FloatArray:
+    """Growth of each bet by a unit of a rank: the mean density of its cell."""
+    low, high = np.floor(100 * rank) / 100, np.floor(100 * rank) / 100 + 0.01
+    shares, powers = betting_monitor._MIXED[:, None], betting_monitor._POWERS
+    return np.ravel(1 - shares + shares * 100 * ((1 - low) ** powers - np.maximum(1 - high, 0.0) ** powers))
+
+
+@given(series())
+@settings(max_examples=6, deadline=None)
+def test_the_capital_on_ranks_is_what_pots_of_each_days_stake_give_unit_by_unit(
+    world: tuple[FloatArray, IntArray, FloatArray],
+) -> None:
+    surprise, day, stake = world
+    path, ranks, pots, paid = compute_rank_path(surprise, day, stake), conformal_ranks(surprise), [], []
+    for number, today in enumerate(np.unique(day)):
+        pots.append(np.full(6, stake[number] / 6))
+        for rank in ranks[day == today]:
+            pots = [pot * rank_growth(rank) for pot in pots]
+        paid.append(np.sum(pots))
+    np.testing.assert_allclose(np.exp(path.log_capital), paid, rtol=1e-9)
+    n = int((day < day[-1]).sum())
+    early = compute_rank_path(surprise[:n], day[:n], stake[: len(np.unique(day[:n]))])
+    np.testing.assert_allclose(early.log_capital, path.log_capital[: len(early.day)])
+    worse = surprise.copy()
+    worse[-1] = LARGEST_SURPRISE
+    assert compute_rank_path(worse, day, stake).log_capital[-1] >= path.log_capital[-1] - 1e-9
+
+
+def test_a_change_of_ranks_is_seen_and_an_empty_series_is_a_path() -> None:
+    rng = np.random.default_rng(3)
+    surprise, day = rng.exponential(size=900).clip(max=LARGEST_SURPRISE), day_by_day(900, 10)
+    quiet = compute_rank_path(surprise, day, daily_stakes([day])[0])
+    surprise[600:] = np.where(rng.random(300) < 0.2, 5.0, surprise[600:])
+    changed = compute_rank_path(surprise, day, daily_stakes([day])[0])
+    alarm = changed.alarm_day()
+    assert quiet.alarm_day() is None
+    assert alarm is not None
+    assert 60 < alarm <= 75
+    nothing = np.zeros(0, dtype=np.int64)
+    assert len(compute_rank_path(np.zeros(0), nothing, np.zeros(0)).day) == 0
 
 
 def brute_force_stakes(series: list[IntArray]) -> tuple[list[dict[int, float]], float]:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from ml.distributions.families import DirichletCpe, PointCpe
 from ml.metrics import (
@@ -376,6 +377,38 @@ def test_recall_is_what_counting_gives() -> None:
     for k in (10, 50, 120):
         (found,) = triage_recall(y, score, [k / 200])
         assert found.value == pytest.approx(differ[order[:k]].sum() / differ.sum(), abs=1e-12)
+
+
+def test_the_curve_has_the_exact_interval_of_the_disagreements_caught_among_those_seen() -> None:
+    y, score = cases(200, 0)
+    differ, order = (y == 1).all(axis=1), np.argsort(-score)
+    caught, n = int(differ[order[:20]].sum()), int(differ.sum())
+    (found,) = triage_recall(y, score, [0.1], cluster=np.arange(200))
+    exact = binomtest(caught, n).proportion_ci(0.95, "exact")
+    np.testing.assert_allclose([found.low, found.high], [exact.low, exact.high], rtol=1e-9)
+    (none,) = triage_recall(np.array([[2, 0]] * 9 + [[1, 1]]), np.arange(10)[::-1], [0.2])
+    assert (none.value, none.low, none.high) == (0, 0, pytest.approx(0.975))  # one disagreement, not caught
+    (together,) = triage_recall(y, score, [0.1], cluster=np.arange(200) // 20)
+    assert together.high - together.low > found.high - found.low
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize("audited", [1.0, 0.25])
+def test_the_intervals_of_the_curve_cover_at_small_sizes_and_capacities(audited: float) -> None:
+    """A score without skill catches its capacity; cases above its fifth are read twice, of the others a share."""
+    capacities, covered, runs = [0.05, 0.1, 0.2], np.zeros((3, 3)), 200
+    rng = np.random.default_rng(2)
+    for place, n in enumerate((50, 100, 300)):
+        for _ in range(runs):
+            score = rng.random(round(n / (0.2 + 0.8 * audited)))
+            pi = np.where(score > 0.8, 1.0, audited)
+            read = rng.random(score.size) < pi
+            differ = rng.random(score.size) < 0.15
+            counts = np.where(differ[:, None], [1, 1], [2, 0])[read]
+            rows = triage_recall(counts, score[read], capacities, sample_weight=1 / pi[read])
+            covered[place] += [row.low <= c <= row.high for row, c in zip(rows, capacities, strict=True)]
+    assert (covered >= 0.95 * runs).all(), covered / runs
 
 
 def test_ties_are_sent_in_equal_shares() -> None:
