@@ -63,6 +63,8 @@ class ImageDataset:
     pixel_digests: list[bytes] | None = None
     patient_hmacs: list[str] | None = None
     annotators: tuple[str, ...] | None = None
+    # by the source of the data, not drawn
+    partition_given: bool = True
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
         """Row numbers of the given partitions."""

@@ -144,4 +144,5 @@ def load_folder(
         pixel_digests=digests,
         patient_hmacs=_patient_hmacs(labels, path),
         annotators=labels.annotators or None,
+        partition_given="partition" in labels.columns,
     )
