@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         expected_squared_loss,
     )
     from ml.tables import TableError, compare, evaluate, rank_second_reads
+    from ml.training.adopt import adopt
     from secondread import agreement, annotators, calibration, conformal, distributions, metrics, specimens, tables
     from secondread.calibrator import Calibrator
     from secondread.charts import plot_reliability, plot_triage
@@ -75,6 +76,7 @@ _HOMES = {
         "expected_squared_loss",
     ),
     "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
+    "ml.training.adopt": ("adopt",),
     "secondread.calibrator": ("Calibrator",),
     "secondread.charts": ("plot_reliability", "plot_triage"),
     "secondread": (
@@ -104,6 +106,7 @@ __all__ = [
     "PointCpe",
     "TableError",
     "__version__",
+    "adopt",
     "agreement",
     "annotators",
     "calibrate",

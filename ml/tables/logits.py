@@ -40,11 +40,6 @@ class OutputTable:
     features: FloatArray  # D = 0 without any
     feature_names: list[str]
 
-    @property
-    def hidden(self) -> FloatArray:
-        """Features for a calibration: one that is equal for all cases if there are none."""
-        return self.features if self.feature_names else np.zeros((len(self.case_ids), 1))
-
     def named_features(self, names: Sequence[str]) -> FloatArray:
         """Features (N, D) in the order of names; one that is equal for all cases without any."""
         lacking = [name for name in names if name not in self.feature_names]

@@ -19,14 +19,13 @@ import numpy.typing as npt
 from PIL import Image
 from scipy.optimize import linear_sum_assignment
 
-from ml.annotations import Annotations
 from ml.calibration.calibrators import Calibration, FitDocument
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import METHODS, Method
 from ml.datasets.base import ClassInfo, ImageDataset
 from ml.datasets.folder import load_folder
 from ml.images.image_quality_features import compute_quality_features
-from ml.images.pixel_cache import decode_files
+from ml.images.pixel_cache import decode_files, ignore_progress
 from ml.images.preprocess import Pixels, Preprocessing, encode_png
 from ml.messages import messages
 from ml.metrics.jackknife import EstimateDocument
@@ -39,13 +38,12 @@ from ml.release.card import (
     ParityDocument,
     ReferenceDocument,
 )
-from ml.release.device import open_session
 from ml.release.predictor import BATCH
 from ml.release.score import listed_images
 from ml.release.training_index import INDEX_FILE, TrainingDocument, TrainingIndex
 from ml.tables.files import case_column, check_labels
-from ml.tables.logits import Output, OutputTable, log_probabilities, read_outputs
-from ml.tables.reading import TableError, TableSource, open_table, place_of, table_kind
+from ml.tables.logits import Output, log_probabilities, read_outputs
+from ml.tables.reading import TableError, TableSource, open_table, table_kind
 from ml.training.calibrate import calibration_steps, fit_and_judge, held_out_metrics
 from ml.training.release_checks import compare_logits, stain_and_labels, with_checks
 from ml.training.report import class_recalls
@@ -74,32 +72,26 @@ ADOPTED_LIMITS = messages(
 )
 
 
-class AdoptReport(TypedDict):
+class JudgedDocument(TypedDict):
+    """How a calibration was chosen, and its metrics by step on held-out cells."""
+
+    fit: FitDocument
+    n_calibration: int
+    n_held_out: int
+    held_out: dict[str, dict[str, EstimateDocument]]
+    disagreement: DisagreementDocument | None
+
+
+class AdoptReport(JudgedDocument):
     """Result of an adoption, as ``secondread adopt --json`` prints it."""
 
     release: str
     card_sha256: str
     adopted: AdoptedDocument
-    n_calibration: int
-    # metrics by step of the calibration, on held-out cells
-    held_out: dict[str, dict[str, EstimateDocument]]
-    n_held_out: int
-    disagreement: DisagreementDocument | None
     parity: ParityDocument | None
     # three images as the network sees them; None of a table
     picture: str | None
     warnings: list[str]
-
-
-class TableReport(TypedDict):
-    """Result of a calibration of tables, as ``secondread calibrate --logits --json`` prints it."""
-
-    calibration: str
-    fit: FitDocument
-    n_calibration: int
-    held_out: dict[str, dict[str, EstimateDocument]]
-    n_held_out: int
-    disagreement: DisagreementDocument | None
 
 
 @dataclass(frozen=True)
@@ -112,44 +104,36 @@ class Cells:
     classes: tuple[ClassInfo, ...]
     patients: list[str] | None
     partition: npt.NDArray[np.str_] | None  # as the labels have it
-    annotators: list[str] | None
+    annotators: tuple[str, ...] | None
     pixels: Pixels | None = None
     digests: list[bytes] | None = None
 
     @classmethod
-    def of(cls, labels: Annotations, source: str, cluster: str | None, where: TableSource) -> "Cells":
-        """Cells of LABELS."""
-        place, column = place_of(where, "LABELS"), cluster or "patient"
-        patients = None
-        if cluster is not None or column in labels.columns:
-            patients = [str(name) for name in case_column(labels, column, place)]
-        partition = case_column(labels, "partition", place).astype(str) if "partition" in labels.columns else None
-        infos = tuple(_info(code) for code in labels.classes)
-        names = list(labels.annotators) or None
-        return cls(source, list(labels.case_ids), labels.counts(), infos, patients, partition, names).sorted()
+    def read(cls, labels: TableSource, classes: Sequence[str] | None, cluster: str | None) -> "Cells":
+        """Cells of a LABELS table."""
+        table, place = open_table(labels, "LABELS")
+        given = check_labels(table, place, classes)
+        infos = tuple(_info(code) for code in given.classes)
+        patients = partition = None
+        if cluster is not None or "patient" in given.columns:
+            patients = [str(name) for name in case_column(given, cluster or "patient", place)]
+        if "partition" in given.columns:
+            partition = case_column(given, "partition", place).astype(str)
+        cases = str(place), list(given.case_ids), given.counts(), infos, patients, partition
+        return cls(*cases, given.annotators or None)
 
     @classmethod
     def of_dataset(cls, data: ImageDataset, source: str) -> "Cells":
         """Cells of a folder."""
         partition = data.partition if data.partition_given else None
-        labels = (source, data.case_ids, data.label_counts, data.classes, data.patients, partition)
-        names = None if data.annotators is None else list(data.annotators)
-        return cls(*labels, names, data.pixels, data.digests()).sorted()
-
-    def sorted(self) -> "Cells":
-        """The same cells by case id."""
-        return self.take(np.argsort(np.array(self.case_ids), kind="stable"))
+        cases = source, data.case_ids, data.label_counts, data.classes, data.patients, partition
+        return cls(*cases, data.annotators, data.pixels, data.digests())
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Cells":
         """Some of the cells."""
-        picked: dict[str, Any] = {"label_counts": self.label_counts[rows]}
-        for name in ("case_ids", "patients", "digests"):
-            values = getattr(self, name)
-            picked[name] = None if values is None else [values[row] for row in rows]
-        for name in ("partition", "pixels"):
-            values = getattr(self, name)
-            picked[name] = None if values is None else values[rows]
-        return replace(self, **picked)
+        arrays = {name: values[rows] for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        lists = {name: [values[row] for row in rows] for name, values in vars(self).items() if isinstance(values, list)}
+        return replace(self, **arrays, **lists)
 
     def in_classes(self, codes: Sequence[str]) -> "Cells":
         """Label counts in the order of the model's classes."""
@@ -173,11 +157,12 @@ class Cells:
         return self.case_ids if self.digests is None else [digest.hex() for digest in self.digests]
 
     def split(self, held_out: float, seed: int) -> tuple["Cells", npt.NDArray[np.str_]]:
-        """Labelled cells, and whether each calibrates or is held out."""
+        """Labelled cells by case id, and whether each calibrates or is held out (test)."""
         kept = self.label_counts.sum(axis=1) > 0
         if self.partition is not None:
             kept &= self.partition != "train"
-        cells = self.take(np.flatnonzero(kept))
+        order = np.argsort(np.array(self.case_ids), kind="stable")
+        cells = self.take(order[kept[order]])
         if not cells.case_ids:
             raise TableError(f"{self.source}: no cell has a label outside the partition 'train'")
         if cells.partition is not None and 0 < (cells.partition == "test").sum() < len(cells.partition):
@@ -203,19 +188,9 @@ def _info(code: str) -> ClassInfo:
     return ClassInfo(code, code.replace("_", " ").capitalize(), "")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A calibration of a model's outputs, and its metrics on held-out cells."""
-
-    calibration: Calibration
-    fit: FitDocument
-    disagreement: DisagreementDocument | None
-    held_out: dict[str, dict[str, EstimateDocument]]
-    n_calibration: int
-    n_held_out: int
-
-
-def judge_outputs(cells: Cells, outputs: CachedOutputs, method: Method, alpha: bool, seed: int) -> Judged:
+def judge_outputs(
+    cells: Cells, outputs: CachedOutputs, method: Method, alpha: bool, seed: int
+) -> tuple[Calibration, JudgedDocument]:
     """Calibrate outputs on one part of the cells, and judge them on the other."""
     if alpha and not (outputs.label_counts.sum(axis=1) >= 2).any():
         raise TableError(
@@ -230,9 +205,13 @@ def judge_outputs(cells: Cells, outputs: CachedOutputs, method: Method, alpha: b
     except FitError as exc:
         raise TableError(f"{cells.source}: {exc}") from exc
     steps = calibration_steps(fitted, calibration, method)
-    metrics = {name: held_out_metrics(held_out, step) for name, step in steps.items()}
-    counts = len(part.case_ids), len(held_out.case_ids)
-    return Judged(calibration, fitted.report, disagreement, metrics, *counts)
+    return calibration, {
+        "fit": fitted.report,
+        "n_calibration": len(part.case_ids),
+        "n_held_out": len(held_out.case_ids),
+        "held_out": {name: held_out_metrics(held_out, step) for name, step in steps.items()},
+        "disagreement": disagreement,
+    }
 
 
 def _cached(
@@ -243,7 +222,7 @@ def _cached(
     return CachedOutputs(cast(Floats, logits), features, features, cells.label_counts, partition, *names)
 
 
-def source_kind(source: str | Path | TableSource) -> Kind:
+def source_kind(source: TableSource) -> Kind:
     """Whether a model is an ONNX file, a factory in a Python file, or a table of its outputs."""
     if not isinstance(source, str | Path) or table_kind(Path(source)) in {".csv", ".parquet"}:
         return "table"
@@ -257,7 +236,7 @@ def source_kind(source: str | Path | TableSource) -> Kind:
 
 
 def adopt(
-    source: str | Path | TableSource,
+    source: TableSource,
     out: str | Path,
     *,
     data: str | Path | None = None,
@@ -265,7 +244,7 @@ def adopt(
     images: str | Path | None = None,
     classes: Sequence[str] | None = None,
     output: Output | None = None,
-    features: str | Path | None = None,
+    features: TableSource | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     method: Method = "temperature",
     alpha: bool = True,
@@ -273,7 +252,7 @@ def adopt(
     held_out: float = 0.5,
     cluster: str | None = None,
     name: str | None = None,
-    observer: Observer = lambda done, total: None,
+    observer: Observer = ignore_progress,
 ) -> AdoptReport:
     """Calibrate a model made elsewhere on labelled cells, and write it as a release.
 
@@ -324,22 +303,19 @@ def adopt(
     )
     request.check(method)
     model = _adopt_table(request) if kind == "table" else _adopt_network(request)
-    judged = judge_outputs(model.cells, model.outputs, method, alpha, seed)
-    card = _card(name or Path(model.adopted["source"].partition(":")[0]).stem, model, judged, seed)
+    calibration, judged = judge_outputs(model.cells, model.outputs, method, alpha, seed)
+    card = _card(name or Path(model.adopted["source"].partition(":")[0]).stem, model, calibration, judged, seed)
     with _new_folder(path) as draft:
-        release = write_release(draft, model.files, judged.calibration, card)
+        release = write_release(draft, model.files, calibration, card)
     picture = None
     if model.cells.pixels is not None:
         picture = path.with_name(f"{path.name}.preprocessing.png")
         picture.write_bytes(_picture(model.cells.pixels[:_SHOWN]))
     return {
+        **judged,
         "release": str(path),
         "card_sha256": release.card_sha256,
         "adopted": model.adopted,
-        "n_calibration": judged.n_calibration,
-        "held_out": judged.held_out,
-        "n_held_out": judged.n_held_out,
-        "disagreement": judged.disagreement,
         "parity": model.parity,
         "picture": None if picture is None else str(picture),
         "warnings": model.warnings,
@@ -350,19 +326,19 @@ def adopt(
 class _Request:
     """Arguments of ``adopt``."""
 
-    source: str | Path | TableSource
+    source: TableSource
     kind: Kind
-    data: str | Path | None
-    labels: TableSource | None
-    images: str | Path | None
-    classes: Sequence[str] | None
-    output: Output | None
-    features: str | Path | TableSource | None
-    preprocessing: Mapping[str, Any] | None
-    cluster: str | None
-    held_out: float
-    seed: int
-    observer: Observer
+    data: str | Path | None = None
+    labels: TableSource | None = None
+    images: str | Path | None = None
+    classes: Sequence[str] | None = None
+    output: Output | None = None
+    features: TableSource | None = None
+    preprocessing: Mapping[str, Any] | None = None
+    cluster: str | None = None
+    held_out: float = 0.5
+    seed: int = 0
+    observer: Observer = ignore_progress
 
     def check(self, method: str) -> None:
         """Refuse arguments that do not go together."""
@@ -396,45 +372,33 @@ class _Model:
 
 
 def _adopt_table(request: _Request) -> _Model:
-    source = cast(TableSource, request.source)
-    outputs = read_outputs(source, cast(TableSource | None, request.features), request.classes)
+    outputs = read_outputs(request.source, request.features, request.classes)
     if request.output not in {None, outputs.output}:
         raise ValueError(f"{outputs.place}: its columns are {outputs.output}, not {request.output}")
-    labels = cast(TableSource, request.labels)
-    table, place = open_table(labels, "LABELS")
-    whole = Cells.of(check_labels(table, place, outputs.classes), str(place), request.cluster, labels)
+    whole = Cells.read(cast(TableSource, request.labels), outputs.classes, request.cluster)
     cells, partition = whole.split(request.held_out, request.seed)
-    known = set(outputs.case_ids)
-    stray = [case for case in cells.case_ids if case not in known]
+    stray = sorted(set(cells.case_ids) - set(outputs.case_ids))
     if stray:
-        raise TableError(
-            f"{place}: case {stray[0]!r} has a label but no outputs in {outputs.place}, {len(stray)} in all"
-        )
-    matched = outputs.take(cells.case_ids)
-    is_file = isinstance(source, str | Path)
+        lacks = f"case {stray[0]!r} has a label but no outputs in {outputs.place}"
+        raise TableError(f"{cells.source}: {lacks}, {len(stray)} in all")
+    outputs = outputs.take(cells.case_ids)
+    file = Path(request.source) if isinstance(request.source, str | Path) else None
     adopted: AdoptedDocument = {
         "kind": "table",
-        "source": Path(source).name if is_file else "a table in memory",
-        "source_sha256": file_sha256(Path(source)) if is_file else _table_sha256(outputs),
+        "source": "a table in memory" if file is None else file.name,
+        "source_sha256": hashlib.sha256(outputs.logits.tobytes()).hexdigest() if file is None else file_sha256(file),
         "output": outputs.output,
         "features": "columns" if outputs.feature_names else "none",
         "feature_names": outputs.feature_names,
         "data_sha256": cells.sha256(partition),
         "n_left_out": len(whole.case_ids) - len(cells.case_ids),
     }
-    cached = _cached(cells, partition, matched.logits, matched.hidden)
+    cached = _cached(cells, partition, outputs.logits, outputs.named_features(outputs.feature_names))
     return _Model(cells, cached, adopted, _class_order_warning(cached, outputs.classes), {})
 
 
-def _table_sha256(outputs: OutputTable) -> str:
-    digest = hashlib.sha256(json.dumps([outputs.case_ids, outputs.classes, outputs.feature_names]).encode())
-    digest.update(np.ascontiguousarray(outputs.logits).data)
-    digest.update(np.ascontiguousarray(outputs.features).data)
-    return digest.hexdigest()
-
-
 def _adopt_network(request: _Request) -> _Model:
-    from ml.training.adopted_graph import SourceGraph, judge_output  # needs onnx
+    from ml.training.adopted_graph import SourceGraph, judge_output, run_network  # needs onnx
 
     name, module = str(request.source), None
     if request.kind == "onnx":
@@ -457,7 +421,8 @@ def _adopt_network(request: _Request) -> _Model:
         expected = run_module(module, first)
     output = judge_output(name, expected, named, request.output)
     network = graph.for_release(tensor, first, log=output == "probabilities")
-    logits, features = _run(network, name, preprocessing, cells, request.observer)
+    batches = (preprocessing.normalise(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH))
+    logits, features = run_network(name, network, batches, cells.case_ids, request.observer)
     if output == "probabilities":
         expected = log_probabilities(expected).astype(np.float32)
     outputs = _cached(cells, partition, logits, features)
@@ -481,23 +446,6 @@ def _adopt_network(request: _Request) -> _Model:
     }
     parity = compare_logits(expected, logits[: len(expected)])
     return _Model(cells, outputs, adopted, warnings, files, preprocessing, parity, reference, index.document())
-
-
-def _run(
-    network: bytes, name: str, preprocessing: Preprocessing, cells: Cells, observer: Observer
-) -> tuple[Floats, Floats]:
-    session, pixels = open_session(network, device="cpu", quiet=True), cast(Pixels, cells.pixels)
-    parts = []
-    for start in range(0, len(pixels), BATCH):
-        inputs = preprocessing.normalise(pixels[start : start + BATCH])
-        parts.append(session.run(["logits", "features"], {"image": inputs}))
-        observer(start + len(inputs), len(pixels))
-    logits, features = (np.concatenate(column) for column in zip(*parts, strict=True))
-    finite = np.isfinite(logits).all(axis=1) & np.isfinite(features).all(axis=1)
-    if not finite.all():
-        case = cells.case_ids[int(np.argmin(finite))]
-        raise ValueError(f"{name}: the output for case {case!r} is not finite, {int((~finite).sum())} in all")
-    return logits, features
 
 
 def _class_order_warning(outputs: CachedOutputs, classes: Sequence[str]) -> list[str]:
@@ -539,29 +487,28 @@ def _preprocessing(given: Mapping[str, Any], shape: tuple[int | None, int | None
 def _read_cells(request: _Request, preprocessing: Preprocessing) -> Cells:
     """Labelled images as the network sees them."""
     if request.data is not None:
-        folder, options = Path(request.data), {"size": preprocessing.size, "crop": preprocessing.crop}
-        dataset = load_folder(folder, **options, grey=preprocessing.channels == 1, observer=request.observer)
-        return Cells.of_dataset(dataset, str(folder))
-    labels, images = cast(TableSource, request.labels), Path(cast(str, request.images))
+        size, crop, grey = preprocessing.size, preprocessing.crop, preprocessing.channels == 1
+        dataset = load_folder(Path(request.data), size=size, crop=crop, grey=grey, observer=request.observer)
+        return Cells.of_dataset(dataset, str(request.data))
+    images = Path(cast(str, request.images))
     if not images.exists():
         raise TableError(f"{images}: there is no such file or folder")
-    table, place = open_table(labels, "LABELS")
-    cells = Cells.of(check_labels(table, place, request.classes), str(place), request.cluster, labels)
+    cells = Cells.read(cast(TableSource, request.labels), request.classes, request.cluster)
     names, paths, _ = listed_images(images)
     file_of = dict(zip(names, paths, strict=True))
     missing = [case for case in cells.case_ids if case not in file_of]
     if missing:
-        raise TableError(f"{place}: case {missing[0]!r} has no image in {images}, {len(missing)} in all")
+        raise TableError(f"{cells.source}: case {missing[0]!r} has no image in {images}, {len(missing)} in all")
     decoded = decode_files([file_of[case] for case in cells.case_ids], preprocessing, None, request.observer)
     return replace(cells, pixels=decoded.pixels, digests=decoded.digests)
 
 
-def _card(name: str, model: _Model, judged: Judged, seed: int) -> CardContents:
+def _card(name: str, model: _Model, calibration: Calibration, judged: JudgedDocument, seed: int) -> CardContents:
     cells, partition = model.cells, model.outputs.partition
     rows = {part: partition == part for part in ("calibration", "test")}
     held_out = model.outputs.take(rows["test"])
     classes = [info.code for info in cells.classes]
-    probs = judged.calibration.apply(held_out.logits, held_out.features).class_probs
+    probs = calibration.apply(held_out.logits, held_out.features).class_probs
     source = (
         f"{len(cells.case_ids)} labelled cells of {Path(cells.source).name!r} (SHA-256 {model.adopted['data_sha256']})"
     )
@@ -577,14 +524,14 @@ def _card(name: str, model: _Model, judged: Judged, seed: int) -> CardContents:
             "partitions": {part: int(mask.sum()) for part, mask in rows.items()},
             "split_by": "case" if cells.patients is None else "patient",
             "class_counts": {part: (cells.label_counts[mask] > 0).sum(axis=0).tolist() for part, mask in rows.items()},
-            "annotators": cells.annotators,
+            "annotators": None if cells.annotators is None else list(cells.annotators),
         },
         "licence": "not stated",
-        "calibration": judged.fit,
-        "disagreement_calibrated": judged.calibration.concentration is not None,
-        "disagreement": judged.disagreement,
-        "held_out": judged.held_out,
-        "n_held_out": judged.n_held_out,
+        "calibration": judged["fit"],
+        "disagreement_calibrated": calibration.concentration is not None,
+        "disagreement": judged["disagreement"],
+        "held_out": judged["held_out"],
+        "n_held_out": judged["n_held_out"],
         "parity": model.parity,
         "versions": {package: version(package) for package in ("numpy", "scipy")},
         "limits_of_use": [LIMITS_OF_USE[0], *ADOPTED_LIMITS, LIMITS_OF_USE[2]],
@@ -625,36 +572,13 @@ def calibrate_tables(
     method: Method = "temperature",
     alpha: bool = True,
     seed: int = 0,
-    held_out: float = 0.5,
     cluster: str | None = None,
-) -> TableReport:
+) -> JudgedDocument:
     """Calibrate a table of outputs as ``adopt`` does, and write the calibration alone."""
     if out.suffix != ".json" or out.exists():
         raise ValueError(f"{out}: must be a new .json file; choose another --out")
-    request = _Request(
-        logits,
-        "table",
-        None,
-        labels,
-        None,
-        None,
-        None,
-        features,
-        None,
-        cluster,
-        held_out,
-        seed,
-        lambda done, total: None,
-    )
-    request.check(method)
+    request = _Request(logits, "table", labels=labels, features=features, cluster=cluster, seed=seed)
     model = _adopt_table(request)
-    judged = judge_outputs(model.cells, model.outputs, method, alpha, seed)
-    write_json(out, judged.calibration.to_dict())
-    return {
-        "calibration": str(out),
-        "fit": judged.fit,
-        "n_calibration": judged.n_calibration,
-        "held_out": judged.held_out,
-        "n_held_out": judged.n_held_out,
-        "disagreement": judged.disagreement,
-    }
+    calibration, judged = judge_outputs(model.cells, model.outputs, method, alpha, seed)
+    write_json(out, calibration.to_dict())
+    return judged

@@ -4,6 +4,7 @@ Every name of the graph gets a prefix. New nodes lead from ``image`` to its
 input, and from its output and a hidden tensor to ``logits`` and ``features``.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,16 +34,6 @@ _LEAST_IR = 4
 
 class SourceError(ValueError):
     """A model that cannot be adopted; the message names the file, the place and what to do."""
-
-
-@dataclass(frozen=True)
-class Heads:
-    """What is attached to the end of a graph."""
-
-    features: str  # tensor
-    log: bool = False  # whether the output is of probabilities
-    flatten: bool = False  # whether the tensor has further axes of length 1
-    widths: tuple[int, int] | None = None  # K and D, once known
 
 
 @dataclass(frozen=True)
@@ -175,56 +166,50 @@ class SourceGraph:
             ) from exc
 
     def for_release(self, features: str, inputs: Floats, *, log: bool) -> bytes:
-        """``network.onnx``, tried on network inputs (N, C, H, W)."""
-        heads, shape = Heads(features, log), inputs.shape[1:]
+        """``network.onnx`` with the features of a tensor, tried on network inputs (N, C, H, W)."""
+        shape = inputs.shape[1:]
         try:
-            session = open_session(self.as_release(heads, shape), device="cpu", quiet=True)
+            session = open_session(self._extended(features, shape, log=log), device="cpu", quiet=True)
             logits, hidden = session.run(["logits", "features"], {"image": inputs})
-        except Exception as exc:
-            raise SourceError(
-                f"{self.name}: computes batches of one size only: export it with a dynamic batch "
-                f"({' '.join(str(exc).split())[:200]})"
-            ) from exc
+        except Exception as exc:  # the runtime raises its own unrelated classes
+            why = " ".join(str(exc).split())[:200]
+            raise SourceError(f"{self.name}: cannot run on a batch: export it with a dynamic batch ({why})") from exc
         if hidden.ndim < 2 or len(hidden) != len(inputs) or hidden[0].size != hidden.shape[1]:
             raise SourceError(
                 f"{self.name}: the features {features!r} have shape {hidden.shape}, and (N, D) is needed: name a "
                 "tensor with a vector for each image with --features"
             )
         widths = logits.shape[1], hidden.shape[1]
-        return self.as_release(Heads(features, log, hidden.ndim > 2, widths), shape)
+        return plain_bytes(onnx.load_from_string(self._extended(features, shape, log=log, widths=widths)))
 
-    def as_release(self, heads: Heads, shape: tuple[int, int, int]) -> bytes:
-        """``network.onnx`` for images of a shape (C, H, W)."""
-        source, output = onnx.compose.add_prefix(self.model, _PREFIX), _PREFIX + self.output.name
-        graph, features = source.graph, _PREFIX + heads.features
-        before = [_as_type("image", "to_source", self.input)]
-        turn = helper.make_node("Transpose", ["to_source"], [_PREFIX + self.input.name], perm=[0, 2, 3, 1])
-        before += [turn] if self.channels_last else []
-        if not self.channels_last:
-            before[0].output[0] = _PREFIX + self.input.name
-        nodes, after = list(graph.node), [_as_type(output, "classes", None)]
-        if heads.log:
-            graph.initializer.append(numpy_helper.from_array(np.float32(LEAST_PROBABILITY), "least"))
-            after.append(helper.make_node("Max", ["classes", "least"], ["positive"]))
-            after.append(helper.make_node("Log", ["positive"], ["logits"]))
-        else:
-            after[0].output[0] = "logits"
-        after.append(_as_type(features, "hidden" if heads.flatten else "features", None))
-        if heads.flatten:
-            after.append(helper.make_node("Flatten", ["hidden"], ["features"], axis=1))
-        image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", *shape])
-        ends = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, None if width is None else ["batch", width])
-            for name, width in zip(("logits", "features"), heads.widths or (None, None), strict=True)
-        ]
+    def _extended(
+        self, features: str, shape: tuple[int, ...], *, log: bool, widths: tuple[int, int] | None = None
+    ) -> bytes:
+        """The graph between ``image`` and ``logits`` and ``features``, whose widths (K, D) may be unknown."""
+        source = onnx.compose.add_prefix(self.model, _PREFIX)
+        graph, kind = source.graph, self.input.type.tensor_type.elem_type
+        turn: dict[str, Any] = {"op_type": "Transpose", "perm": [0, 2, 3, 1]}
+        turn = turn if self.channels_last else {"op_type": "Identity"}
+        nodes = [helper.make_node("Cast", ["image"], ["pixels"], to=kind)]
+        nodes.append(helper.make_node(inputs=["pixels"], outputs=[_PREFIX + self.input.name], **turn))
+        nodes += graph.node
+        nodes.append(helper.make_node("Cast", [_PREFIX + self.output.name], ["classes"], to=TensorProto.FLOAT))
+        if log:
+            graph.initializer.append(numpy_helper.from_array(np.array(LEAST_PROBABILITY, dtype=np.float32), "least"))
+            nodes.append(helper.make_node("Max", ["classes", "least"], ["positive"]))
+        nodes.append(helper.make_node("Log" if log else "Identity", [nodes[-1].output[0]], ["logits"]))
+        nodes.append(helper.make_node("Cast", [_PREFIX + features], ["hidden"], to=TensorProto.FLOAT))
+        # of shape (N, D, 1, 1) only once it is known to have one
+        flat = helper.make_node("Identity" if widths is None else "Flatten", ["hidden"], ["features"])
         for field in ("node", "input", "output", "value_info"):  # shapes inside may have a fixed batch
             graph.ClearField(field)
-        graph.node.extend([*before, *nodes, *after])
-        graph.input.append(image)
-        graph.output.extend(ends)
+        graph.node.extend([*nodes, flat])
+        graph.input.append(helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", *shape]))
+        for name, width in zip(("logits", "features"), widths or (None, None), strict=True):
+            ends = None if width is None else ["batch", width]
+            graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ends))
         source.ir_version = max(source.ir_version, _LEAST_IR)
-        # the checker wants shapes of outputs, which are not known before
-        return plain_bytes(source) if heads.widths else bytes(source.SerializeToString())
+        return bytes(source.SerializeToString())
 
 
 def judge_output(name: str, outputs: npt.NDArray[Any], classes: list[str], wanted: Output | None) -> Output:
@@ -247,10 +232,21 @@ def judge_output(name: str, outputs: npt.NDArray[Any], classes: list[str], wante
     return "logits"
 
 
-def _as_type(name: str, new_name: str, like: Any) -> Any:
-    """Node that converts a tensor to the type of a value, or to float32."""
-    kind = TensorProto.FLOAT if like is None else like.type.tensor_type.elem_type
-    return helper.make_node("Cast", [name], [new_name], to=kind)
+def run_network(
+    name: str, network: bytes, batches: Iterable[Floats], case_ids: list[str], observer: Callable[[int, int], None]
+) -> tuple[Floats, Floats]:
+    """Logits (N, K) and features (N, D) of a release's network, all finite."""
+    session, parts, done = open_session(network, device="cpu", quiet=True), [], 0
+    for batch in batches:
+        parts.append(session.run(["logits", "features"], {"image": batch}))
+        done += len(batch)
+        observer(done, len(case_ids))
+    logits, features = (np.concatenate(column) for column in zip(*parts, strict=True))
+    finite = np.isfinite(logits).all(axis=1) & np.isfinite(features).all(axis=1)
+    if not finite.all():
+        case = case_ids[int(np.argmin(finite))]
+        raise SourceError(f"{name}: the output for case {case!r} is not finite, {int((~finite).sum())} in all")
+    return logits, features
 
 
 def plain_bytes(model: Any) -> bytes:

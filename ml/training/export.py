@@ -86,16 +86,17 @@ class _Hooked(nn.Module):
 
     def __init__(self, module: nn.Module, layer: nn.Module, *, entering: bool) -> None:
         super().__init__()
-        self.module, self.held = module, list[Tensor]()
+        # no attribute of tensors: the exporter takes these for state
+        held: list[Tensor] = []
+        self.module, self.last = module, held.pop
         if entering:
-            layer.register_forward_pre_hook(lambda _layer, inputs: self.held.append(inputs[0]))
+            layer.register_forward_pre_hook(lambda _layer, inputs: held.append(inputs[0]))
         else:
-            layer.register_forward_hook(lambda _layer, _inputs, output: self.held.append(output))
+            layer.register_forward_hook(lambda _layer, _inputs, output: held.append(output))
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        self.held.clear()
         outputs: Tensor = self.module(image)
-        return outputs, self.held[-1]
+        return outputs, self.last()
 
 
 def export_module(
