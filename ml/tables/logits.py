@@ -48,7 +48,8 @@ class OutputTable:
             raise TableError(f"{self.place}: feature:{lacking[0]} is missing; the release needs {len(names)} ({ends})")
         if not names:
             return np.zeros((len(self.case_ids), 1))
-        return self.features[:, [self.feature_names.index(name) for name in names]]
+        # row after row, as a network gives them: products then round alike
+        return np.ascontiguousarray(self.features[:, [self.feature_names.index(name) for name in names]])
 
     def take(self, case_ids: Sequence[str]) -> "OutputTable":
         """Rows of cases that the table has."""
