@@ -198,8 +198,8 @@ def judge_outputs(
             "by two annotators, or calibrate class probabilities alone with --no-alpha"
         )
     part, held_out = (outputs.take(outputs.partition == name) for name in ("calibration", "test"))
-    if not len(held_out.case_ids):
-        raise TableError(f"{cells.source}: no cell is left to evaluate on; at least two patients are needed")
+    if not len(part.case_ids) or not len(held_out.case_ids):
+        raise TableError(f"{cells.source}: cells of one patient cannot both calibrate and evaluate: add other patients")
     try:
         fitted, calibration, disagreement = fit_and_judge(part, held_out, None, method=method, alpha=alpha, seed=seed)
     except FitError as exc:

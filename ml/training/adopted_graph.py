@@ -160,10 +160,13 @@ class SourceGraph:
             parts = [session.run([self.output.name], {self.input.name: images[s : s + step]})[0] for s in starts]
             return np.concatenate(parts)
         except Exception as exc:  # the runtime raises its own unrelated classes
-            raise SourceError(
-                f"{self.name}: ONNX Runtime cannot run it on images of shape {inputs.shape[1:]}: "
-                f"{' '.join(str(exc).split())[:200]}"
-            ) from exc
+            raise self._cannot_run(inputs, exc) from exc
+
+    def _cannot_run(self, inputs: Floats, exc: Exception) -> SourceError:
+        return SourceError(
+            f"{self.name}: cannot run on {len(inputs)} images of shape {inputs.shape[1:]}: check its input, and export "
+            f"it with a dynamic batch ({' '.join(str(exc).split())[:200]})"
+        )
 
     def for_release(self, features: str, inputs: Floats, *, log: bool) -> bytes:
         """``network.onnx`` with the features of a tensor, tried on network inputs (N, C, H, W)."""
@@ -172,8 +175,7 @@ class SourceGraph:
             session = open_session(self._extended(features, shape, log=log), device="cpu", quiet=True)
             logits, hidden = session.run(["logits", "features"], {"image": inputs})
         except Exception as exc:  # the runtime raises its own unrelated classes
-            why = " ".join(str(exc).split())[:200]
-            raise SourceError(f"{self.name}: cannot run on a batch: export it with a dynamic batch ({why})") from exc
+            raise self._cannot_run(inputs, exc) from exc
         if hidden.ndim < 2 or len(hidden) != len(inputs) or hidden[0].size != hidden.shape[1]:
             raise SourceError(
                 f"{self.name}: the features {features!r} have shape {hidden.shape}, and (N, D) is needed: name a "
@@ -206,7 +208,7 @@ class SourceGraph:
         graph.node.extend([*nodes, flat])
         graph.input.append(helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", *shape]))
         for name, width in zip(("logits", "features"), widths or (None, None), strict=True):
-            ends = None if width is None else ["batch", width]
+            ends: list[str | int | None] | None = None if width is None else ["batch", width]
             graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ends))
         source.ir_version = max(source.ir_version, _LEAST_IR)
         return bytes(source.SerializeToString())

@@ -1,9 +1,11 @@
 """Stage 3: trained network + calibration → a release folder, after a parity check of ONNX against torch."""
 
 import hashlib
+import importlib
 import importlib.util
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,8 @@ def call_factory(source: str) -> nn.Module:
         raise SourceError(f"{path}: is no Python file")
     loaded = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.absolute()))  # it may import its neighbours
+    with suppress(ImportError):  # and torchvision, which then works next to torch for CPUs
+        importlib.import_module("ml.util.torchvision_ops")
     try:
         spec.loader.exec_module(loaded)
         if not callable(getattr(loaded, factory, None)):

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -230,8 +231,7 @@ def test_other_forms_of_the_same_network_give_the_same_release(
     if form == "softmax":
         write_network(path, after=[node("Softmax", ["y"], ["p"], axis=1)], output="p")
     elif form == "channels last":
-        turned = [node("Transpose", ["x"], ["x2"], perm=[0, 3, 1, 2])]
-        write_network(path, dims=("n", SIDE, SIDE, 3), before=turned)
+        write_network(path, dims=LAST_AXIS, before=TURNED)
     elif form == "double":
         write_network(path, kind=TensorProto.DOUBLE)
     elif form == "tapped":
@@ -313,6 +313,7 @@ def test_a_release_of_a_table_refuses_images_and_says_what_to_do(lab: Path, tmp_
 
 MODULE = """
 import numpy as np, torch
+from collections.abc import Callable
 from pathlib import Path
 from torch import nn
 
@@ -372,11 +373,185 @@ def test_a_torch_module_gives_the_release_of_its_onnx_file(
 def test_tables_and_graphs_are_adopted_without_torch(lab: Path, tmp_path: Path) -> None:
     code = """
 import sys
-sys.modules["torch"] = None
 from app.cli.main import main
-main()
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules
 """
     for source, given in (("model.onnx", ["--data", "data"]), ("outputs.csv", ["--labels", "data/labels.csv"])):
         command = [sys.executable, "-c", code, "adopt", source, *given, "--out", str(tmp_path / source)]
         done = subprocess.run(command, cwd=lab, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def _labels(path: Path, **changes: Any) -> Path:
+    return write_table(path, {"case_id": NAMES, **by_class("count", COUNTS), "patient": PATIENTS, **changes})
+
+
+def _onnx(path: Path, *options: object, **form: Any) -> tuple[object, ...]:
+    return write_network(path / "net.onnx", **form), "--data", "DATA", *options
+
+
+def _table(path: Path, *options: object, **changes: Any) -> tuple[object, ...]:
+    return write_table(path / "outputs.csv", outputs(**changes)), "--labels", "LABELS", *options
+
+
+def _images(path: Path, *options: object, **changes: Any) -> tuple[object, ...]:
+    given = {"--labels": _labels(path / "labels.csv", **changes), "--images": "DATA/images"}
+    return write_network(path / "net.onnx"), *(part for pair in given.items() for part in pair), *options
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def _filled(path: Path) -> Path:
+    (path / "out" / "mine").mkdir(parents=True)
+    return path
+
+
+def _without_image(path: Path) -> tuple[object, ...]:
+    names = ["nowhere", *NAMES[1:]]
+    return _images(path, case_id=names)
+
+
+def _broken_image(path: Path) -> tuple[object, ...]:
+    (path / "images").mkdir()
+    _written(path / "images" / "cell-000.png", "no picture")
+    labels = write_table(path / "labels.csv", {"case_id": ["cell-000"], **by_class("count", COUNTS[:1])})
+    return write_network(path / "net.onnx"), "--labels", labels, "--images", path / "images"
+
+
+ONE = np.eye(len(CLASSES), dtype=int)[COUNTS.argmax(axis=1)]
+NAN, LARGE = LOGITS.astype(float), np.full(LAST.shape, np.inf, dtype=np.float32)
+NAN[4, 1] = np.nan
+LAST_AXIS, TURNED = ("n", SIDE, SIDE, 3), [helper.make_node("Transpose", ["x"], ["x2"], perm=[0, 3, 1, 2])]
+THIRD = [helper.make_node("Unsqueeze", ["y", "axes"], ["z"])]
+THIRD.insert(0, helper.make_node("Constant", [], ["axes"], value=numpy_helper.from_array(np.array([2]))))
+FIXED = [helper.make_node("Constant", [], ["size"], value=numpy_helper.from_array(np.array([1, 3])))]
+FIXED.append(helper.make_node("Reshape", ["y", "size"], ["p"]))
+#: What is given, the exit status, and what the line on stderr names.
+BAD: dict[str, tuple[Callable[[Path], tuple[object, ...]], int, tuple[str, ...]]] = {
+    "no ONNX": (lambda p: (_written(p / "net.onnx", "text"), "--data", "DATA"), 1, ("net.onnx", "ONNX")),
+    "missing ONNX": (lambda p: (p / "net.onnx", "--data", "DATA"), 1, ("net.onnx", "no such file")),
+    "another kind of file": (lambda p: (p / "net.h5", "--data", "DATA"), 1, ("net.h5", ".onnx", "model.py:network")),
+    "several inputs": (lambda p: _onnx(p, further=(["age"], [])), 1, ("one input", "x, age")),
+    "no image": (lambda p: _onnx(p, dims=("n", 192)), 1, ("'x'", "image input")),
+    "several outputs": (lambda p: _onnx(p, further=([], ["h"])), 1, ("2 outputs", "'logits'")),
+    "three axes": (lambda p: _onnx(p, after=THIRD, output="z"), 1, ("shape (64, 3, 1)", "(N, K)")),
+    "a batch of one": (lambda p: _onnx(p, after=FIXED, output="p"), 1, ("64 images", "dynamic batch")),
+    "two channels": (lambda p: _onnx(p, dims=("n", 2, 8, 8)), 1, ("2 channels", "RGB")),
+    "no square": (lambda p: _onnx(p, dims=("n", 3, 8, 9)), 1, ("8 x 9", "squares")),
+    "wrong size": (lambda p: _onnx(p, "--size", 9), 1, ("8", "9", "--size")),
+    "wrong size of an open input": (lambda p: _onnx(p, "--size", 9, dims=("n", 3, "h", "w")), 1, ("net.onnx", "9")),
+    "no size": (lambda p: _onnx(p, dims=("n", 3, "h", "w")), 1, ("net.onnx", "--size")),
+    "wrong colour": (lambda p: _onnx(p, "--colour", "grey"), 1, ("3 channels", "--colour")),
+    "whole numbers": (lambda p: _onnx(p, kind=TensorProto.INT32), 1, ("net.onnx",)),
+    "unknown tensor": (lambda p: _onnx(p, "--features", "nose"), 1, ("'nose'", "--features", "h, y")),
+    "features of an image": (
+        lambda p: _onnx(p, "--features", "x2", dims=LAST_AXIS, before=TURNED), 1, ("'x2'", "(64, 3, 8, 8)")
+    ),
+    "infinite outputs": (lambda p: _onnx(p, last=LARGE), 1, ("net.onnx", "not finite")),
+    "no probabilities": (lambda p: _onnx(p, "--output", "probabilities"), 1, ("net.onnx", "sum to 1")),
+    "fewer classes": (lambda p: _onnx(p, "--classes", "blast,lymph,mono,neutro"), 1, ("3 outputs for 4", "--classes")),
+    "unknown classes": (lambda p: _onnx(p, "--classes", "blast,lymph,baso"), 1, ("data", "'mono'", "--classes")),
+    "one class twice": (lambda p: _onnx(p, "--classes", "blast,blast,mono"), 1, ("different", "blast, blast")),
+    "no labels": (lambda p: (write_network(p / "net.onnx"),), 1, ("data", "labels and images")),
+    "no folder": (lambda p: (write_network(p / "net.onnx"), "--data", p / "none"), 1, ("none", "no such folder")),
+    "missing image": (_without_image, 1, ("labels.csv", "'nowhere'", "images")),
+    "broken image": (_broken_image, 1, ("cell-000.png",)),
+    "no such images": (lambda p: (*_images(p)[:-1], p / "none"), 1, ("none", "no such file")),
+    "unknown patient column": (lambda p: _images(p, "--cluster", "mouse"), 1, ("labels.csv", "'mouse'")),
+    "no number": (lambda p: _onnx(p, "--mean", "a,b,c"), 2, ("--mean",)),
+    "two means": (lambda p: _onnx(p, "--mean", "0.1,0.2"), 1, ("net.onnx", "mean")),
+    "a std of zero": (lambda p: _onnx(p, "--std", "0"), 1, ("net.onnx", "positive")),
+    "unknown step": (
+        lambda p: _onnx(p, "--preprocessing", _written(p / "s.json", '{"zoom": 2}')), 1, ("'zoom'", "size")
+    ),
+    "broken steps": (lambda p: _onnx(p, "--preprocessing", _written(p / "s.json", "{")), 1, ("s.json", "JSON")),
+    "all held out": (lambda p: _table(p, "--held-out", "1"), 1, ("held-out", "1.0")),
+    "unknown method": (lambda p: _table(p, "--method", "magic"), 2, ("magic",)),
+    "a table with images": (lambda p: _table(p, "--images", "DATA/images"), 1, ("table", "images")),
+    "another output": (lambda p: _table(p, "--output", "probabilities"), 1, ("outputs.csv", "logits")),
+    "NaN": (lambda p: _table(p, **by_class("logit", NAN)), 1, ("outputs.csv", "row 6", "logit:lymph")),
+    "probabilities as logits": (lambda p: _table(p, **by_class("logit", PROBS)), 1, ("outputs.csv", "prob:<class>")),
+    "duplicated case": (lambda p: _table(p, case_id=[NAMES[1], *NAMES[1:]]), 1, ("outputs.csv", "cell-001")),
+    "label without outputs": (lambda p: _table(p, case_id=["x", *NAMES[1:]]), 1, ("labels.csv", "cell-000")),
+    "unknown class": (
+        lambda p: (*_table(p)[:2], _labels(p / "l.csv", **{"count:baso": COUNTS[:, 0]})), 1, ("l.csv", "count:baso")
+    ),
+    "no second label": (
+        lambda p: (*_table(p)[:2], _labels(p / "l.csv", **by_class("count", ONE))), 1, ("l.csv", "--no-alpha")
+    ),
+    "no label": (
+        lambda p: (*_table(p)[:2], _labels(p / "l.csv", **by_class("count", 0 * COUNTS))), 1, ("l.csv", "label")
+    ),
+    "one patient": (lambda p: (*_table(p)[:2], _labels(p / "l.csv", patient=["p"] * CELLS)), 1, ("l.csv", "patient")),
+    "no features there": (lambda p: _table(p, "--features", _labels(p / "f.csv")), 1, ("f.csv", "feature:<name>")),
+    "a full folder": (lambda p: _table(_filled(p)), 1, ("out", "choose another --out")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_adopted_is_one_line_that_names_it_and_leaves_nothing(
+    case: str, lab: Path, tmp_path: Path
+) -> None:
+    make, status, words = BAD[case]
+    replaced = {"DATA": lab / "data", "LABELS": lab / "data" / "labels.csv", "DATA/images": lab / "data" / "images"}
+    command = [replaced.get(part, part) if isinstance(part, str) else part for part in make(tmp_path)]
+    before = sorted(tmp_path.rglob("*"))
+    done = run_here("adopt", *command, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    if status == 1:
+        assert done.stderr.startswith("secondread: ")
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert [word for word in words if word not in done.stderr] == [], done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_factory_that_cannot_be_adopted_is_one_line_that_names_it(lab: Path, module: Path, tmp_path: Path) -> None:
+    for source, words in {
+        f"{tmp_path}/none.py:make": ("none.py", "no such file"),
+        f"{module}:missing": ("'missing'", "net.py:FUNCTION"),
+        f"{module}:broken": ("net.py:broken", "RuntimeError: no weights"),
+        f"{module}:nothing": ("must return a torch.nn.Module", "int"),
+        f"{module}:twice": ("one tensor (N, K)", "tuple"),
+        f"{module}:pooled": ("no linear layer", "--features"),
+        f"{module}:make --size 9": ("(3, 9, 9)",),
+        f"{module}:make --features 17": ("'17'", "0, 1, 2, 3, 4"),
+        f"{_written(tmp_path / 'wrong.py', 'def make(:')}:make": ("wrong.py", "SyntaxError"),
+    }.items():
+        size = () if "--size" in source else ("--size", SIDE)
+        done = run_here("adopt", *source.split(), *size, "--data", lab / "data", "--out", tmp_path / "out")
+        assert (done.returncode, len(done.stderr.strip().splitlines())) == (1, 1), done.stderr
+        assert [word for word in words if word not in done.stderr] == [], done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_calibrate_and_score_of_tables_refuse_what_does_not_fit(lab: Path, adopted: dict[str, Any]) -> None:
+    labels, release, out = lab / "data" / "labels.csv", lab / "adopted", lab / "refused"
+    source = write_table(lab / "plain.csv", {"case_id": NAMES, **by_class("logit", LOGITS)})
+    other = write_table(lab / "other.csv", {"case_id": NAMES, "logit:blast": NAMES, "logit:b": LOGITS[:, 0]})
+    calibrated = ("calibrate", "--logits", source)
+    for command, status, words in (
+        (("calibrate",), 2, "--logits"),
+        (("calibrate", "run", "--logits", source), 2, "run folder"),
+        (calibrated, 2, "--labels"),
+        ((*calibrated, "--labels", labels, "--out", out), 1, ".json"),
+        ((*calibrated, "--labels", lab / "none.csv", "--out", f"{out}.json"), 1, "none.csv: no such file"),
+        (("score", release, "--out", f"{out}.csv"), 2, "--images"),
+        (("score", release, "--logits", source, "--images", lab, "--out", f"{out}.csv"), 2, "--images"),
+        (("score", release, "--logits", source, "--shard", "1/2", "--out", f"{out}.csv"), 2, "--shard"),
+        (("score", release, "--logits", source, "--out", f"{out}.csv"), 1, "feature:0"),
+        (("score", release, "--logits", source, "--out", f"{out}.txt"), 1, ".parquet"),
+        (("score", release, "--logits", other, "--out", f"{out}.csv"), 1, "blast, lymph, mono are expected"),
+    ):
+        done = run_here(*command)
+        assert (done.returncode, done.stdout) == (status, ""), done.stderr
+        assert words in done.stderr
+        assert not list(lab.glob("refused*"))
