@@ -162,7 +162,7 @@ class Calibrator:
     def _ordered(self, logits: npt.ArrayLike | TableSource) -> FloatArray:
         """Logits with classes in the order of the fit."""
         if has_cases(logits):
-            table = read_outputs(logits)
+            table = read_outputs(logits)  # type: ignore[arg-type]
             if self.classes_ is None or set(table.classes) != set(self.classes_):
                 fitted = "without names" if self.classes_ is None else ", ".join(self.classes_)
                 raise ValueError(f"the classes of logits are {', '.join(table.classes)}, and those of the fit {fitted}")

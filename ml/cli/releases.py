@@ -1,7 +1,7 @@
 """Commands that make a release of another release or of a model made elsewhere: adapt, quantize and adopt."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -10,7 +10,7 @@ from ml.cli.stages import data_options, metric_lines, on_disagreement
 
 if TYPE_CHECKING:
     from ml.release.adapting import AdaptReport
-    from ml.training.adopt import AdoptReport
+    from ml.training.adopt import AdoptReport, PreprocessingSteps
     from ml.training.quantize import QuantizeReport
 
 commands = typer.Typer()
@@ -251,9 +251,10 @@ def adopt(
     from ml.training.adopt import adopt as run
     from ml.util.files import read_json
 
-    steps: dict[str, object] = {} if preprocessing is None else read_json(preprocessing)
-    given = {"size": size, "crop": crop, "mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
-    given["channels"] = None if colour is None else {"rgb": 3, "grey": 1}[colour]
+    channels = None if colour is None else {"rgb": 3, "grey": 1}[colour]
+    numbers = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
+    given = {"size": size, "crop": crop, "channels": channels, **numbers}
+    steps = {} if preprocessing is None else read_json(preprocessing)
     steps |= {key: value for key, value in given.items() if value is not None}
     with progress_bars("predicting") as observe:
         report = run(
@@ -265,7 +266,7 @@ def adopt(
             classes=None if classes is None else [code.strip() for code in classes.split(",")],
             output=output,
             features=features,
-            preprocessing=steps or None,
+            preprocessing=cast("PreprocessingSteps", steps),
             method=method,
             alpha=alpha,
             seed=seed,

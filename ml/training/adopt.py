@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -61,8 +61,6 @@ _COMPARED, _SHOWN = 64, 3
 _SHOWN_SIDE = 160
 #: How much better another order of the classes must be to be named.
 _BETTER_ORDER = 2.0
-#: Numbers of ``--preprocessing``.
-_STEPS = {"channels", "crop", "size", "mean", "std", "version"}
 
 ADOPTED_LIMITS = messages(
     (
@@ -70,6 +68,17 @@ ADOPTED_LIMITS = messages(
         "Valid for images like those it was calibrated on: same stain, microscope, camera, magnification and framing.",
     )
 )
+
+
+class PreprocessingSteps(TypedDict, total=False):
+    """A ``Preprocessing`` as far as it is known, as JSON values."""
+
+    channels: int
+    crop: int | None
+    size: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    version: int
 
 
 class JudgedDocument(TypedDict):
@@ -133,7 +142,7 @@ class Cells:
         """Some of the cells."""
         arrays = {name: values[rows] for name, values in vars(self).items() if isinstance(values, np.ndarray)}
         lists = {name: [values[row] for row in rows] for name, values in vars(self).items() if isinstance(values, list)}
-        return replace(self, **arrays, **lists)
+        return replace(self, **cast(Any, arrays), **cast(Any, lists))
 
     def in_classes(self, codes: Sequence[str]) -> "Cells":
         """Label counts in the order of the model's classes."""
@@ -245,7 +254,7 @@ def adopt(
     classes: Sequence[str] | None = None,
     output: Output | None = None,
     features: TableSource | None = None,
-    preprocessing: Mapping[str, Any] | None = None,
+    preprocessing: PreprocessingSteps | None = None,
     method: Method = "temperature",
     alpha: bool = True,
     seed: int = 0,
@@ -334,7 +343,7 @@ class _Request:
     classes: Sequence[str] | None = None
     output: Output | None = None
     features: TableSource | None = None
-    preprocessing: Mapping[str, Any] | None = None
+    preprocessing: PreprocessingSteps | None = None
     cluster: str | None = None
     held_out: float = 0.5
     seed: int = 0
@@ -463,11 +472,12 @@ def _class_order_warning(outputs: CachedOutputs, classes: Sequence[str]) -> list
     ]
 
 
-def _preprocessing(given: Mapping[str, Any], shape: tuple[int | None, int | None], name: str) -> Preprocessing:
+def _preprocessing(given: PreprocessingSteps, shape: tuple[int | None, int | None], name: str) -> Preprocessing:
     """Steps before a network that reads images of a shape (C, side), as far as it is known."""
-    unknown = sorted(set(given) - _STEPS)
+    known = PreprocessingSteps.__annotations__
+    unknown = sorted(given.keys() - known)
     if unknown:
-        raise ValueError(f"preprocessing: {unknown[0]!r} is none of {', '.join(sorted(_STEPS))}")
+        raise ValueError(f"preprocessing: {unknown[0]!r} is none of {', '.join(known)}")
     channels, size = given.get("channels") or shape[0] or 3, given.get("size") or shape[1]
     if size is None:
         raise ValueError(f"{name}: takes images of any size: give the side of its input in px, --size")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -190,10 +190,9 @@ class SourceGraph:
         """The graph between ``image`` and ``logits`` and ``features``, whose widths (K, D) may be unknown."""
         source = onnx.compose.add_prefix(self.model, _PREFIX)
         graph, kind = source.graph, self.input.type.tensor_type.elem_type
-        turn: dict[str, Any] = {"op_type": "Transpose", "perm": [0, 2, 3, 1]}
-        turn = turn if self.channels_last else {"op_type": "Identity"}
+        turn, axes = ("Transpose", {"perm": [0, 2, 3, 1]}) if self.channels_last else ("Identity", {})
         nodes = [helper.make_node("Cast", ["image"], ["pixels"], to=kind)]
-        nodes.append(helper.make_node(inputs=["pixels"], outputs=[_PREFIX + self.input.name], **turn))
+        nodes.append(helper.make_node(turn, ["pixels"], [_PREFIX + self.input.name], **cast(Any, axes)))
         nodes += graph.node
         nodes.append(helper.make_node("Cast", [_PREFIX + self.output.name], ["classes"], to=TensorProto.FLOAT))
         if log:
