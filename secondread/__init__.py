@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ml.adoption import adopt
     from ml.agreement import (
         AgreementReport,
         DawidSkene,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         expected_squared_loss,
     )
     from ml.tables import TableError, compare, evaluate, rank_second_reads
-    from ml.training.adopt import adopt
     from secondread import agreement, annotators, calibration, conformal, distributions, metrics, specimens, tables
     from secondread.calibrator import Calibrator
     from secondread.charts import plot_reliability, plot_triage
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
+    "ml.adoption": ("adopt",),
     "ml.agreement": (
         "AgreementReport",
         "DawidSkene",
@@ -76,7 +77,6 @@ _HOMES = {
         "expected_squared_loss",
     ),
     "ml.tables": ("TableError", "compare", "evaluate", "rank_second_reads"),
-    "ml.training.adopt": ("adopt",),
     "secondread.calibrator": ("Calibrator",),
     "secondread.charts": ("plot_reliability", "plot_triage"),
     "secondread": (

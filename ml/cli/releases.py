@@ -248,7 +248,7 @@ def adopt(
     Use cells that the model was not trained on, most of them with labels of two annotators. Half of the patients
     calibrate, the others evaluate.
     """
-    from ml.training.adopt import adopt as run
+    from ml.adoption import adopt as run
     from ml.util.files import read_json
 
     channels = None if colour is None else {"rgb": 3, "grey": 1}[colour]

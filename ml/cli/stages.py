@@ -256,11 +256,12 @@ def calibrate(
     if logits is not None:
         if labels is None or out is None or mc_dropout is not None:
             raise typer.BadParameter("--logits needs --labels and --out, and takes no --mc-dropout")
-        from ml.training.adopt import calibrate_tables
+        from ml.training.adopt import AdoptRequest, calibrate_tables
 
-        fitted = calibrate_tables(
-            logits, labels, out, features=features, method=method, alpha=alpha, seed=seed, cluster=cluster
+        request = AdoptRequest(
+            logits, labels=labels, features=features, cluster=cluster, seed=seed, method=method, alpha=alpha
         )
+        fitted = calibrate_tables(request, out)
         lines = [*metric_lines(fitted["held_out"], fitted["n_held_out"]), *on_disagreement(fitted["disagreement"])]
         emit(fitted, as_json, "\n".join([*lines, f"calibration {out}"]))
     elif run is not None:

@@ -49,7 +49,7 @@ from ml.training.release_checks import compare_logits, stain_and_labels, with_ch
 from ml.training.report import class_recalls
 from ml.training.run_folder import CachedOutputs
 from ml.util.arrays import IntArray
-from ml.util.files import file_sha256, write_json
+from ml.util.files import file_sha256, write_bytes_atomically, write_json
 from ml.util.splits import stratified_partitions
 
 Kind = Literal["onnx", "module", "table"]
@@ -197,32 +197,6 @@ def _info(code: str) -> ClassInfo:
     return ClassInfo(code, code.replace("_", " ").capitalize(), "")
 
 
-def judge_outputs(
-    cells: Cells, outputs: CachedOutputs, method: Method, alpha: bool, seed: int
-) -> tuple[Calibration, JudgedDocument]:
-    """Calibrate outputs on one part of the cells, and judge them on the other."""
-    if alpha and not (outputs.label_counts.sum(axis=1) >= 2).any():
-        raise TableError(
-            f"{cells.source}: no cell has two labels, so disagreement cannot be calibrated: have some cells labelled "
-            "by two annotators, or calibrate class probabilities alone with --no-alpha"
-        )
-    part, held_out = (outputs.take(outputs.partition == name) for name in ("calibration", "test"))
-    if not len(part.case_ids) or not len(held_out.case_ids):
-        raise TableError(f"{cells.source}: cells of one patient cannot both calibrate and evaluate: add other patients")
-    try:
-        fitted, calibration, disagreement = fit_and_judge(part, held_out, None, method=method, alpha=alpha, seed=seed)
-    except FitError as exc:
-        raise TableError(f"{cells.source}: {exc}") from exc
-    steps = calibration_steps(fitted, calibration, method)
-    return calibration, {
-        "fit": fitted.report,
-        "n_calibration": len(part.case_ids),
-        "n_held_out": len(held_out.case_ids),
-        "held_out": {name: held_out_metrics(held_out, step) for name, step in steps.items()},
-        "disagreement": disagreement,
-    }
-
-
 def _cached(
     cells: Cells, partition: npt.NDArray[np.str_], logits: npt.NDArray[Any], features: npt.NDArray[Any]
 ) -> CachedOutputs:
@@ -244,99 +218,11 @@ def source_kind(source: TableSource) -> Kind:
     )
 
 
-def adopt(
-    source: TableSource,
-    out: str | Path,
-    *,
-    data: str | Path | None = None,
-    labels: TableSource | None = None,
-    images: str | Path | None = None,
-    classes: Sequence[str] | None = None,
-    output: Output | None = None,
-    features: TableSource | None = None,
-    preprocessing: PreprocessingSteps | None = None,
-    method: Method = "temperature",
-    alpha: bool = True,
-    seed: int = 0,
-    held_out: float = 0.5,
-    cluster: str | None = None,
-    name: str | None = None,
-    observer: Observer = ignore_progress,
-) -> AdoptReport:
-    """Calibrate a model made elsewhere on labelled cells, and write it as a release.
-
-    Args:
-        source: an ONNX file with one image input; ``module.py:factory``, which returns a ``torch.nn.Module``; or a
-            table of outputs, ``case_id`` and ``logit:<class>`` or ``prob:<class>``, whose release predicts no images.
-        out: the new release folder.
-        data: folder of images with LABELS; or give ``labels``, with ``images`` (a folder or manifest) for a network.
-        labels: LABELS, long or wide.
-        images: images of ``labels``, named by their case.
-        classes: classes in the order of the outputs; sorted, or as ``data`` lists them, if left out.
-        output: ``logits`` or ``probabilities``; found out on the images if left out.
-        features: tensor or layer whose output the concentration is predicted from (left out: what enters the last
-            linear layer); of a table another table with ``case_id`` and ``feature:<name>``.
-        preprocessing: ``size`` and ``crop`` in px, ``channels``, and ``mean`` and ``std`` of pixels in [0, 1].
-        method: how class probabilities are calibrated.
-        alpha: whether to fit the concentration, which needs cells with two labels.
-        seed: of the split into calibration and evaluation, by patient.
-        held_out: share of the cells that evaluate, unless LABELS have a column ``partition``.
-        cluster: column of ``labels`` that names the patient; ``patient`` if left out.
-        name: name of the release; that of the source if left out.
-        observer: called with the number of predicted images and of all.
-
-    Returns:
-        Metrics on held-out cells by step, and where the release is.
-
-    Raises:
-        ValueError: a model, image or table that cannot be used, or a folder that is not empty; the message names it.
-
-    Examples:
-        >>> import numpy as np, secondread, tempfile
-        >>> rng = np.random.default_rng(0)
-        >>> logits, cases = rng.normal(size=(200, 2)), [f"cell-{i}" for i in range(200)]
-        >>> counts = [rng.multinomial(2, np.exp(row) / np.exp(row).sum()) for row in logits]
-        >>> outputs = {"case_id": cases, **{f"logit:{k}": 3 * logits[:, i] for i, k in enumerate("ab")}}
-        >>> labels = {"case_id": cases, **{f"count:{k}": np.array(counts)[:, i] for i, k in enumerate("ab")}}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report = secondread.adopt(outputs, f"{folder}/release", labels=labels)
-        >>> steps = report["held_out"]
-        >>> steps["raw"]["L"]["value"] > steps["with concentration head"]["L"]["value"]
-        True
-    """
-    path = Path(out)
-    require_empty(path)
-    kind = source_kind(source)
-    request = _Request(
-        source, kind, data, labels, images, classes, output, features, preprocessing, cluster, held_out, seed, observer
-    )
-    request.check(method)
-    model = _adopt_table(request) if kind == "table" else _adopt_network(request)
-    calibration, judged = judge_outputs(model.cells, model.outputs, method, alpha, seed)
-    card = _card(name or Path(model.adopted["source"].partition(":")[0]).stem, model, calibration, judged, seed)
-    with _new_folder(path) as draft:
-        release = write_release(draft, model.files, calibration, card)
-    picture = None
-    if model.cells.pixels is not None:
-        picture = path.with_name(f"{path.name}.preprocessing.png")
-        picture.write_bytes(_picture(model.cells.pixels[:_SHOWN]))
-    return {
-        **judged,
-        "release": str(path),
-        "card_sha256": release.card_sha256,
-        "adopted": model.adopted,
-        "parity": model.parity,
-        "picture": None if picture is None else str(picture),
-        "warnings": model.warnings,
-    }
-
-
 @dataclass(frozen=True)
-class _Request:
-    """Arguments of ``adopt``."""
+class AdoptRequest:
+    """Arguments of ``ml.adoption.adopt``."""
 
     source: TableSource
-    kind: Kind
     data: str | Path | None = None
     labels: TableSource | None = None
     images: str | Path | None = None
@@ -347,21 +233,59 @@ class _Request:
     cluster: str | None = None
     held_out: float = 0.5
     seed: int = 0
+    method: Method = "temperature"
+    alpha: bool = True
     observer: Observer = ignore_progress
 
-    def check(self, method: str) -> None:
-        """Refuse arguments that do not go together."""
-        if method not in METHODS:
-            raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    def check(self) -> Kind:
+        """Refuse arguments that do not go together; the kind of the source."""
+        kind = source_kind(self.source)
+        if self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}; there are {', '.join(METHODS)}")
         if not 0 < self.held_out < 1:
             raise ValueError(f"held-out must be a share between 0 and 1, got {self.held_out}")
         if self.classes is not None and (len(set(self.classes)) != len(self.classes) or len(self.classes) < 2):
             raise ValueError(f"classes must be at least two different names, got {', '.join(self.classes)}")
-        if self.kind == "table":
+        if kind == "table":
             if self.labels is None or self.data is not None or self.images is not None or self.preprocessing:
                 raise ValueError("a table of outputs needs labels, and takes no data, images or preprocessing")
         elif (self.data is None) == (self.labels is None) or (self.labels is None) != (self.images is None):
             raise ValueError("a network needs data (a folder of images with labels), or labels and images")
+        return kind
+
+
+def adopt_model(request: AdoptRequest, out: Path, name: str | None) -> AdoptReport:
+    """Calibrate a model, and write its release: all of it or nothing."""
+    require_empty(out)
+    kind = request.check()
+    model = _adopt_table(request) if kind == "table" else _adopt_network(request, kind)
+    calibration, judged = judge_outputs(model, request)
+    card = _card(name or Path(model.adopted["source"].partition(":")[0]).stem, model, calibration, judged, request.seed)
+    with _new_folder(out) as draft:
+        release = write_release(draft, model.files, calibration, card)
+    picture = None
+    if model.cells.pixels is not None:
+        picture = out.with_name(f"{out.name}.preprocessing.png")
+        write_bytes_atomically(picture, _picture(model.cells.pixels[:_SHOWN]))
+    return {
+        **judged,
+        "release": str(out),
+        "card_sha256": release.card_sha256,
+        "adopted": model.adopted,
+        "parity": model.parity,
+        "picture": None if picture is None else str(picture),
+        "warnings": model.warnings,
+    }
+
+
+def calibrate_tables(request: AdoptRequest, out: Path) -> JudgedDocument:
+    """Calibrate a table of outputs as an adoption does, and write the calibration alone."""
+    if out.suffix != ".json" or out.exists():
+        raise ValueError(f"{out}: must be a new .json file; choose another --out")
+    request.check()
+    calibration, judged = judge_outputs(_adopt_table(request), request)
+    write_json(out, calibration.to_dict())
+    return judged
 
 
 @dataclass(frozen=True)
@@ -380,7 +304,34 @@ class _Model:
     training: TrainingDocument | None = None
 
 
-def _adopt_table(request: _Request) -> _Model:
+def judge_outputs(model: _Model, request: AdoptRequest) -> tuple[Calibration, JudgedDocument]:
+    """Calibrate outputs on one part of the cells, and judge them on the other."""
+    outputs, source, method, alpha = model.outputs, model.cells.source, request.method, request.alpha
+    if alpha and not (outputs.label_counts.sum(axis=1) >= 2).any():
+        raise TableError(
+            f"{source}: no cell has two labels, so disagreement cannot be calibrated: have some cells labelled "
+            "by two annotators, or calibrate class probabilities alone with --no-alpha"
+        )
+    part, held_out = (outputs.take(outputs.partition == name) for name in ("calibration", "test"))
+    if not len(part.case_ids) or not len(held_out.case_ids):
+        raise TableError(f"{source}: cells of one patient cannot both calibrate and evaluate: add other patients")
+    try:
+        fitted, calibration, disagreement = fit_and_judge(
+            part, held_out, None, method=method, alpha=alpha, seed=request.seed
+        )
+    except FitError as exc:
+        raise TableError(f"{source}: {exc}") from exc
+    steps = calibration_steps(fitted, calibration, method)
+    return calibration, {
+        "fit": fitted.report,
+        "n_calibration": len(part.case_ids),
+        "n_held_out": len(held_out.case_ids),
+        "held_out": {name: held_out_metrics(held_out, step) for name, step in steps.items()},
+        "disagreement": disagreement,
+    }
+
+
+def _adopt_table(request: AdoptRequest) -> _Model:
     outputs = read_outputs(request.source, request.features, request.classes)
     if request.output not in {None, outputs.output}:
         raise ValueError(f"{outputs.place}: its columns are {outputs.output}, not {request.output}")
@@ -406,11 +357,11 @@ def _adopt_table(request: _Request) -> _Model:
     return _Model(cells, cached, adopted, _class_order_warning(cached, outputs.classes), {})
 
 
-def _adopt_network(request: _Request) -> _Model:
+def _adopt_network(request: AdoptRequest, kind: Kind) -> _Model:
     from ml.training.adopted_graph import SourceGraph, judge_output, run_network  # needs onnx
 
     name, module = str(request.source), None
-    if request.kind == "onnx":
+    if kind == "onnx":
         graph = SourceGraph.read(Path(name))
         preprocessing = _preprocessing(request.preprocessing or {}, graph.image_shape, name)
     else:
@@ -444,7 +395,7 @@ def _adopt_network(request: _Request) -> _Model:
     index = TrainingIndex.of(cast(list[bytes], cells.digests), uses, None)
     files[INDEX_FILE] = index.to_bytes()
     adopted: AdoptedDocument = {
-        "kind": request.kind,
+        "kind": kind,
         "source": Path(name).name,
         "source_sha256": file_sha256(Path(name.partition(".py:")[0] + ".py" if module is not None else name)),
         "output": output,
@@ -494,7 +445,7 @@ def _preprocessing(given: PreprocessingSteps, shape: tuple[int | None, int | Non
         raise ValueError(f"preprocessing of {name}: {exc}") from exc
 
 
-def _read_cells(request: _Request, preprocessing: Preprocessing) -> Cells:
+def _read_cells(request: AdoptRequest, preprocessing: Preprocessing) -> Cells:
     """Labelled images as the network sees them."""
     if request.data is not None:
         size, crop, grey = preprocessing.size, preprocessing.crop, preprocessing.channels == 1
@@ -571,24 +522,3 @@ def _picture(pixels: Pixels) -> bytes:
     row = np.concatenate(list(pixels), axis=1).squeeze()
     factor = max(1, -(-_SHOWN_SIDE // len(row)))
     return encode_png(Image.fromarray(row.repeat(factor, axis=0).repeat(factor, axis=1)))
-
-
-def calibrate_tables(
-    logits: TableSource,
-    labels: TableSource,
-    out: Path,
-    *,
-    features: TableSource | None = None,
-    method: Method = "temperature",
-    alpha: bool = True,
-    seed: int = 0,
-    cluster: str | None = None,
-) -> JudgedDocument:
-    """Calibrate a table of outputs as ``adopt`` does, and write the calibration alone."""
-    if out.suffix != ".json" or out.exists():
-        raise ValueError(f"{out}: must be a new .json file; choose another --out")
-    request = _Request(logits, "table", labels=labels, features=features, cluster=cluster, seed=seed)
-    model = _adopt_table(request)
-    calibration, judged = judge_outputs(model.cells, model.outputs, method, alpha, seed)
-    write_json(out, calibration.to_dict())
-    return judged
