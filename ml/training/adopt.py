@@ -174,10 +174,16 @@ class Cells:
         cells = self.take(order[kept[order]])
         if not cells.case_ids:
             raise TableError(f"{self.source}: no cell has a label outside the partition 'train'")
-        if cells.partition is not None and 0 < (cells.partition == "test").sum() < len(cells.partition):
-            return cells, np.where(cells.partition == "test", "test", "calibration")
         shares = {"calibration": 1 - held_out, "test": held_out}
-        return cells, stratified_partitions(cells.groups, cells.label_counts, shares, seed)
+        partition = stratified_partitions(cells.groups, cells.label_counts, shares, seed)
+        if cells.partition is not None and 0 < (cells.partition == "test").sum() < len(cells.partition):
+            partition = np.where(cells.partition == "test", "test", "calibration")
+        if min((partition == name).sum() for name in shares) < 2:
+            raise TableError(
+                f"{self.source}: {len(cells.case_ids)} labelled cells of {len(set(cells.groups))} patients cannot both "
+                "calibrate and evaluate: add cells of other patients"
+            )
+        return cells, partition
 
     def sha256(self, partition: npt.NDArray[np.str_]) -> str:
         """Digest of everything that a card's numbers come from, except the model."""
@@ -313,8 +319,6 @@ def judge_outputs(model: _Model, request: AdoptRequest) -> tuple[Calibration, Ju
             "by two annotators, or calibrate class probabilities alone with --no-alpha"
         )
     part, held_out = (outputs.take(outputs.partition == name) for name in ("calibration", "test"))
-    if not len(part.case_ids) or not len(held_out.case_ids):
-        raise TableError(f"{source}: cells of one patient cannot both calibrate and evaluate: add other patients")
     try:
         fitted, calibration, disagreement = fit_and_judge(
             part, held_out, None, method=method, alpha=alpha, seed=request.seed
