@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ml.adoption import adopt
     from ml.agreement import (
         AgreementReport,
         DawidSkene,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
+    "ml.adoption": ("adopt",),
     "ml.agreement": (
         "AgreementReport",
         "DawidSkene",
@@ -104,6 +106,7 @@ __all__ = [
     "PointCpe",
     "TableError",
     "__version__",
+    "adopt",
     "agreement",
     "annotators",
     "calibrate",

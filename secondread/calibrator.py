@@ -10,19 +10,11 @@ from ml.calibration.scaling import METHODS
 from ml.dataframes import by_class, column_names, has_cases, refuse_row_names, same_rows
 from ml.distributions.families import PredictiveDistribution
 from ml.tables.files import case_column, check_labels
-from ml.tables.reading import (
-    TableError,
-    TableSource,
-    fail_at,
-    find_repeats,
-    number_column,
-    open_table,
-    positions,
-    text_column,
-)
+from ml.tables.logits import LOGIT as _PREFIX
+from ml.tables.logits import read_outputs
+from ml.tables.reading import TableError, TableSource, open_table, positions
 from ml.util.arrays import FloatArray, IntArray, as_features, as_logits
 
-_PREFIX = "logit:"
 _PARAMETERS = ("method", "alpha", "seed", "refined")
 
 
@@ -98,7 +90,7 @@ class Calibrator:
 
         Args:
             logits: outputs before the softmax, (N, K), or (S, N, K) of an ensemble; a table with a column per class; or
-                a table with ``case_id`` and columns ``logit:<class>``, which LABELS are matched with.
+                a table with ``case_id`` and columns ``logit:<class>`` (or ``prob:<class>``), matched with LABELS.
             annotations: label counts (N, K), or LABELS, long or wide, with a table of logits.
             features: (N, D), or (S, N, D), the network's last hidden layer, from which the concentration is predicted;
                 without them the concentration is one number.
@@ -170,11 +162,11 @@ class Calibrator:
     def _ordered(self, logits: npt.ArrayLike | TableSource) -> FloatArray:
         """Logits with classes in the order of the fit."""
         if has_cases(logits):
-            _, classes, scores = _read_logits(logits)
-            if self.classes_ is None or set(classes) != set(self.classes_):
+            table = read_outputs(logits)  # type: ignore[arg-type]
+            if self.classes_ is None or set(table.classes) != set(self.classes_):
                 fitted = "without names" if self.classes_ is None else ", ".join(self.classes_)
-                raise ValueError(f"the classes of logits are {', '.join(classes)}, and those of the fit {fitted}")
-            return scores[:, [classes.index(name) for name in self.classes_]]
+                raise ValueError(f"the classes of logits are {', '.join(table.classes)}, and those of the fit {fitted}")
+            return table.logits[:, [table.classes.index(name) for name in self.classes_]]
         if self.classes_ is None:
             return as_logits(logits)  # type: ignore[arg-type]
         names = column_names(logits)
@@ -198,18 +190,6 @@ def _names(groups: npt.ArrayLike | None, n_cases: int) -> list[str]:
     return [str(name) for name in patients.tolist()]
 
 
-def _read_logits(source: Any) -> tuple[list[str], list[str], FloatArray]:
-    """Cases, classes and logits (N, K) of a table ``case_id, logit:<class>…``."""
-    table, place = open_table(source, "LOGITS")
-    cases = text_column(table, "case_id", place)
-    fail_at(place, find_repeats(cases), "case_id", "duplicated case", cases)
-    columns = [name for name in table.column_names if name.startswith(_PREFIX)]
-    if len(columns) < 2:
-        raise TableError(f"{place}: at least two columns {_PREFIX}<class> are needed, got {len(columns)}")
-    scores = np.stack([number_column(table, name, place) for name in columns], axis=1)
-    return cases, [name.removeprefix(_PREFIX) for name in columns], scores
-
-
 def _match(
     logits: Any, annotations: Any, groups: str | npt.ArrayLike | None
 ) -> tuple[FloatArray, IntArray, list[str] | None, list[str]]:
@@ -220,7 +200,8 @@ def _match(
             f"{lacking} no column 'case_id' to match cases by: give LABELS a table of logits with case_id and "
             f"{_PREFIX}<class>, or pass arrays"
         )
-    cases, classes, scores = _read_logits(logits)
+    outputs = read_outputs(logits)
+    cases, classes, scores = outputs.case_ids, outputs.classes, outputs.logits
     table, place = open_table(annotations, "LABELS")
     labels = check_labels(table, place, classes)
     rows = positions(labels.case_ids, cases)

@@ -287,7 +287,8 @@ def _cross_fit(
     except FitError:
         return None
     loss = float(-_distribution(logits, a).log_likelihood(outputs.counts).sum() / outputs.counts.sum())
-    return _Trial(variant, whole, logits, a, loss)
+    # infinite if a cell has a label that the others' fit rules out
+    return _Trial(variant, whole, logits, a, loss) if np.isfinite(loss) else None
 
 
 def _distribution(logits: FloatArray, log_concentration: FloatArray) -> DirichletCpe | DirichletMixtureCpe:

@@ -1,15 +1,16 @@
-"""Commands that make one release from another: adapt and quantize."""
+"""Commands that make a release of another release or of a model made elsewhere: adapt, quantize and adopt."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from ml.cli.shared import Json, emit, figure, progress_bars, say
-from ml.cli.stages import data_options, say_loading
+from ml.cli.stages import data_options, metric_lines, on_disagreement, say_loading
 
 if TYPE_CHECKING:
     from ml.release.adapting import AdaptReport
+    from ml.training.adopt import AdoptReport, PreprocessingSteps
     from ml.training.quantize import QuantizeReport
 
 commands = typer.Typer()
@@ -188,4 +189,116 @@ def _quantization_text(report: "QuantizeReport") -> str:
     before, after = report["figures"].values()
     lines += [f"{metric:<22}{figure(before[metric]):>28}{figure(after[metric]):>28}" for metric in _METRICS]
     lines += [f"change of {name:<12}{figure(change, '+'):>56}" for name, change in quantized["changes"].items()]
+    return "\n".join([*lines, f"release {report['release']}"])
+
+
+@commands.command()
+def adopt(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="MODEL.onnx, module.py:factory (returns a torch.nn.Module), or a table of outputs: case_id, "
+            "logit:<class> or prob:<class>."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="New release folder.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of images with labels.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="LABELS table, with --images or a table of outputs.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Images of --labels: a folder, or a table with columns case_id and file.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Classes in the order of the outputs, such as blast,monocyte (default: sorted).")
+    ] = None,
+    output: Annotated[
+        Literal["logits", "probabilities"] | None,
+        typer.Option(help="What the model returns (default: found out on the images)."),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Tensor (ONNX) or layer (module) of the features; left out, what enters the last linear layer. Of a "
+            "table: another table with case_id and feature:<name>."
+        ),
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Side of the network's input in px.")] = None,
+    crop: Annotated[int | None, typer.Option(min=1, help="Side of the central square to keep, in px.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="Means by channel of pixels in [0, 1], such as 0.485,0.456,0.406 (default: 0).")
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviations by channel (default: 1).")] = None,
+    colour: Annotated[Literal["rgb", "grey"] | None, typer.Option(help="Channels of the network's input.")] = None,
+    preprocessing: Annotated[
+        Path | None, typer.Option(help="JSON file with size, crop, channels, mean and std, as in a card.")
+    ] = None,
+    method: Annotated[
+        Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
+    ] = "temperature",
+    alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
+    held_out: Annotated[float, typer.Option(help="Share of the patients that evaluate.")] = 0.5,
+    cluster: Annotated[
+        str | None, typer.Option(help="Column of LABELS that names the patient (default: `patient`).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for the split.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Name of the release (default: that of the source).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Calibrate a model made elsewhere into a release.
+
+    Use cells that the model was not trained on, most of them with labels of two annotators. Half of the patients
+    calibrate, the others evaluate.
+    """
+    from ml.adoption import adopt as run
+    from ml.util.files import read_json
+
+    channels = None if colour is None else {"rgb": 3, "grey": 1}[colour]
+    numbers = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
+    given = {"size": size, "crop": crop, "channels": channels, **numbers}
+    steps = {} if preprocessing is None else read_json(preprocessing)
+    steps |= {key: value for key, value in given.items() if value is not None}
+    with progress_bars("predicting") as observe:
+        report = run(
+            source,
+            out,
+            data=data,
+            labels=labels,
+            images=images,
+            classes=None if classes is None else [code.strip() for code in classes.split(",")],
+            output=output,
+            features=features,
+            preprocessing=cast("PreprocessingSteps", steps),
+            method=method,
+            alpha=alpha,
+            seed=seed,
+            held_out=held_out,
+            cluster=cluster,
+            name=name,
+            observer=observe,
+        )
+    for sentence in report["warnings"]:
+        say(f"warning: {sentence}")
+    emit(report, as_json, _adoption_text(report))
+
+
+def _numbers(option: str, text: str | None) -> list[float] | None:
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError as exc:
+        raise typer.BadParameter(f"{option} must be numbers like 0.5,0.5,0.5, got {text!r}") from exc
+
+
+def _adoption_text(report: "AdoptReport") -> str:
+    adopted, parity = report["adopted"], report["parity"]
+    lines = [
+        f"{adopted['output']} of {adopted['source']}, features: {adopted['features']}; {report['n_calibration']:,} "
+        "cells calibrate" + (f", {adopted['n_left_out']:,} are left out" if adopted["n_left_out"] else "")
+    ]
+    if parity is not None:
+        lines.append(
+            f"parity with the source on {parity['n']} images: probabilities within "
+            f"{parity['max_probability_difference']:.1e}"
+        )
+    lines += metric_lines(report["held_out"], report["n_held_out"]) + on_disagreement(report["disagreement"])
+    if report["picture"] is not None:
+        lines.append(f"three images as the network sees them: {report['picture']}")
     return "\n".join([*lines, f"release {report['release']}"])

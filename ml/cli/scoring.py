@@ -4,7 +4,7 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -19,12 +19,21 @@ commands = typer.Typer()
 @commands.command()
 def score(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
-    images: Annotated[
-        Path, typer.Option(help="Folder of images and folders, or a table with columns case_id and file.")
-    ],
     out: Annotated[
         Path, typer.Option(help="PREDICTIONS table to write, .csv or .parquet; with --shard or --engine a folder.")
     ],
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of images and folders, or a table with columns case_id and file.")
+    ] = None,
+    logits: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of images a table of your model's outputs: case_id, logit:<class> or prob:<class>."
+        ),
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Table with case_id and feature:<name>, if LOGITS has no such columns.")
+    ] = None,
     shard: Annotated[str | None, typer.Option(help="Only part i of n, such as 3/8; the first is 1/8.")] = None,
     engine: Annotated[
         Literal["local", "ray"] | None,
@@ -39,6 +48,17 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Predict many images; those that cannot be read are rows of a table of errors."""
+    if (images is None) == (logits is None):
+        raise typer.BadParameter("give either --images or --logits")
+    if images is None or logits is not None:
+        from ml.scoring.table import score_outputs
+
+        if shard is not None or engine is not None or tta is not None:
+            raise typer.BadParameter("--logits needs no network: leave --shard, --engine and --tta out")
+        scored = score_outputs(release, cast(Path, logits), features, out)
+        document = {"n_cases": scored.n_predictions, "predictions": str(out)}
+        emit(document, as_json, f"{scored.n_predictions:,} predictions in {out}")
+        return
     if shard is not None and engine is not None:
         raise ValueError("--shard runs one shard and --engine all that are missing: leave one of them out")
     if ray_address is not None and engine != "ray":

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 #: Extras for a command, best first.
 _FOR_COMMAND = {
     "adapt": ("cpu", "train"),
+    "adopt": ("cpu", "train,cpu"),
     "audit": ("report",),
-    "calibrate": ("train",),
+    "calibrate": ("cpu", "train"),
     "demo": ("serve,cpu", "serve,train,cpu"),
     "export": ("train",),
     "predict": ("cpu",),

@@ -12,7 +12,9 @@ from ml.cli.shared import Device, Json, Pace, emit, progress_bars, say, say_wher
 if TYPE_CHECKING:
     import torch
 
+    from ml.calibration.scaling import Method
     from ml.datasets.base import ImageDataset
+    from ml.metrics.jackknife import EstimateDocument
     from ml.release.artifact import Release
     from ml.release.card import DisagreementDocument
     from ml.release.score import ImagePrediction
@@ -239,7 +241,7 @@ def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
 
 @commands.command()
 def calibrate(
-    run: Annotated[Path, typer.Argument(help="Finished run folder.")],
+    run: Annotated[Path | None, typer.Argument(help="Finished run folder; none with --logits.")] = None,
     method: Annotated[
         Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
     ] = "temperature",
@@ -248,28 +250,65 @@ def calibrate(
         int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for the 80/20 split and the dropout masks.")] = 0,
+    logits: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a run, outputs of your model: case_id, logit:<class> or prob:<class>."),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="With --logits: LABELS table; half of its patients evaluate.")
+    ] = None,
+    features: Annotated[Path | None, typer.Option(help="With --logits: table with case_id and feature:<name>.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="With --logits: column of LABELS that names the patient (default: `patient`).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --logits: .json file of the calibration to write.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fit temperature and concentration head on cached outputs (stage 2)."""
+    """Fit temperature and concentration head on cached outputs (stage 2), or on a table of outputs."""
+    if (run is None) == (logits is None):
+        raise typer.BadParameter("give either a run folder or --logits TABLE")
+    if logits is not None:
+        if labels is None or out is None or mc_dropout is not None:
+            raise typer.BadParameter("--logits needs --labels and --out, and takes no --mc-dropout")
+        from ml.training.adopt import AdoptRequest, calibrate_tables
+
+        request = AdoptRequest(
+            logits, labels=labels, features=features, cluster=cluster, seed=seed, method=method, alpha=alpha
+        )
+        fitted = calibrate_tables(request, out)
+        lines = [*metric_lines(fitted["held_out"], fitted["n_held_out"]), *on_disagreement(fitted["disagreement"])]
+        emit(fitted, as_json, "\n".join([*lines, f"calibration {out}"]))
+    elif run is not None:
+        _calibrate_run(run, method, alpha, mc_dropout, seed, as_json)
+
+
+def metric_lines(held_out: "dict[str, dict[str, EstimateDocument]]", n_held_out: int) -> list[str]:
+    """Metrics by step of a calibration, as a table."""
+    lines = [f"{n_held_out:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
+    for step, metrics in held_out.items():
+        cells = ("        –" if metrics[m]["value"] is None else f"{metrics[m]['value']:9.4f}" for m in _CARD_COLUMNS)
+        lines.append(f"{step:<26}" + "  ".join(cells))
+    return lines
+
+
+def _calibrate_run(run: Path, method: "Method", alpha: bool, mc_dropout: int | None, seed: int, as_json: bool) -> None:
     from ml.release.card import CONSTANT_CONCENTRATION, refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
     report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed, mc_dropout=mc_dropout)
-    lines = [f"{report['n_held_out']:,} held-out cases".ljust(26) + "  ".join(f"{m:>9}" for m in _CARD_COLUMNS)]
-    for step, metrics in report["held_out"].items():
-        cells = ("        –" if metrics[m]["value"] is None else f"{metrics[m]['value']:9.4f}" for m in _CARD_COLUMNS)
-        lines.append(f"{step:<26}" + "  ".join(cells))
+    lines = metric_lines(report["held_out"], report["n_held_out"])
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
     lines += [CONSTANT_CONCENTRATION] if report["constant_concentration"] else []
     refined = refinement_sentence(report["fit"])
     lines += [refined] if refined else []
-    lines += _on_disagreement(report.get("disagreement"))
+    lines += on_disagreement(report.get("disagreement"))
     emit(report, as_json, "\n".join(lines))
 
 
-def _on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
+def on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
+    """Line on the verdict of a calibration's disagreement probability."""
     if judged is None:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
@@ -344,7 +383,7 @@ def _export_text(release: "Release", out: Path) -> str:
             f"\nparity on {parity['n']} images: probabilities within {parity['max_probability_difference']:.1e}, "
             f"logits within {parity['max_relative_logit_difference']:.1e}"
         )
-    return text + "".join(f"\n{line}" for line in _on_disagreement(release.card.get("disagreement")))
+    return text + "".join(f"\n{line}" for line in on_disagreement(release.card.get("disagreement")))
 
 
 @commands.command()

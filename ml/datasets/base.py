@@ -64,6 +64,8 @@ class ImageDataset:
     patient_hmacs: list[str] | None = None
     annotators: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    # by the source of the data, not drawn
+    partition_given: bool = True
 
     def rows(self, *partitions: str) -> npt.NDArray[np.intp]:
         """Row numbers of the given partitions."""

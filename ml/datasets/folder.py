@@ -154,4 +154,5 @@ def load_folder(
         patient_hmacs=_patient_hmacs(labels, path),
         annotators=labels.annotators or None,
         notes=notes,
+        partition_given="partition" in labels.columns,
     )

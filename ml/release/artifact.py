@@ -1,6 +1,7 @@
 """Release folder of network, calibration and card, verified at each load.
 
-network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D).
+network.onnx: image (N, C, H, W) to logits (N, K) and features (N, D); a release
+that was adopted from a table of outputs has none and reads no images.
 fused.onnx: one graph to the final probabilities. head.safetensors: layers after
 the backbone with S dropout masks. training.index: digests of training images.
 Identical inputs give identical bytes.
@@ -29,13 +30,14 @@ CARD_VERSION = 1
 MAX_FILE_BYTES = 500_000_000
 #: Of the card and of what people read.
 MAX_TEXT_BYTES = 4_000_000
-_REQUIRED = ("network.onnx", "calibration.json", "README.md")
+_NETWORK = "network.onnx"
+_REQUIRED = ("calibration.json", "README.md")
 HEAD_FILE = "head.safetensors"
 DISTANCE_FILE = "feature_distance.safetensors"
 FAMILIARITY_FILE = "familiarity.safetensors"
 #: Files of the network, which a recalibrated release keeps.
 KEPT_FILES = (HEAD_FILE, DISTANCE_FILE, FAMILIARITY_FILE)
-_ALLOWED = {*_REQUIRED, "fused.onnx", *KEPT_FILES, INDEX_FILE}
+_ALLOWED = {*_REQUIRED, _NETWORK, "fused.onnx", *KEPT_FILES, INDEX_FILE}
 
 
 class ReleaseError(ValueError):
@@ -52,22 +54,38 @@ class Release:
     card_sha256: str
     # codes in the order of the logits
     classes: tuple[str, ...]
-    preprocessing: Preprocessing
     calibration: Calibration
     head: DropoutHead | None = None
     distance: FeatureDistance | None = None
     training: TrainingIndex | None = None
     detector: OodDetector | None = None
+    # None if it has no network
+    image_steps: Preprocessing | None = None
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Steps before the network; an error if there is none."""
+        self._require_network()
+        return cast(Preprocessing, self.image_steps)
+
+    def _require_network(self) -> None:
+        if self.image_steps is None:
+            raise ReleaseError(
+                f"{self.path}: this release was adopted from a table and has no network; run your model and "
+                "`secondread score RELEASE --logits TABLE`, or adopt the model itself (ONNX or module.py:factory)"
+            )
 
     @property
     def network(self) -> Path:
         """Path of the verified network file."""
-        return self.path / "network.onnx"
+        self._require_network()
+        return self.path / _NETWORK
 
     @property
     def network_sha256(self) -> str:
         """Digest of the network file, shared by recalibrated releases."""
-        return str(self.card["files"]["network.onnx"])
+        self._require_network()
+        return str(self.card["files"][_NETWORK])
 
     def by_members(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> tuple[npt.ArrayLike, npt.ArrayLike]:
         """Logits and features, (S, N, …) of a dropout ensemble or (N, …)."""
@@ -114,7 +132,7 @@ def write_recalibrated(
     path: Path, parent: Release, calibration: Calibration, card: CardContents, files: Mapping[str, bytes] | None = None
 ) -> Release:
     """Write the parent's network and checks with another calibration."""
-    kept = ("network.onnx", *KEPT_FILES, INDEX_FILE)
+    kept = (_NETWORK, *KEPT_FILES, INDEX_FILE)
     of_parent = {name: (parent.path / name).read_bytes() for name in kept if name in parent.card["files"]}
     # recall, baseline and shifts are of the parent as it was trained; held-out metrics were measured on its network
     contents: CardContents = {**card, "recall": [], "baseline": None, "shifts": []}
@@ -139,7 +157,8 @@ def read_release(path: Path) -> Release:
         classes = tuple(str(info["code"]) for info in card["classes"])
         if len(set(classes)) != len(classes) or len(classes) < 2:
             raise ReleaseError(f"{path}: card.json must name at least two different classes")
-        preprocessing = Preprocessing.from_dict(card["preprocessing"])
+        seen = card["preprocessing"]
+        image_steps = None if seen is None else Preprocessing.from_dict(seen)
         calibration = Calibration.from_dict(read_json(path / "calibration.json"))
         head = _part(path, card, HEAD_FILE, DropoutHead.from_bytes)
         distance = _part(path, card, DISTANCE_FILE, FeatureDistance.from_bytes)
@@ -158,12 +177,12 @@ def read_release(path: Path) -> Release:
         card=card,
         card_sha256=file_sha256(card_path),
         classes=classes,
-        preprocessing=preprocessing,
         calibration=calibration,
         head=head,
         distance=distance,
         training=training,
         detector=detector,
+        image_steps=image_steps,
     )
 
 
@@ -182,7 +201,8 @@ def _verify_files(path: Path, card: Card) -> None:
         raise ReleaseError(f"{path}: card version {card['version']} is not {CARD_VERSION}, which this code reads")
     listed = card["files"]
     unknown = sorted(set(listed) - _ALLOWED)
-    missing = sorted(set(_REQUIRED) - set(listed))
+    needed = {*_REQUIRED, *([] if card["preprocessing"] is None else [_NETWORK])}
+    missing = sorted(needed - set(listed))
     stray = sorted({entry.name for entry in path.iterdir()} - set(listed) - {"card.json"})
     for names, problem in ((unknown, "a file that no release has"), (missing, "is not listed in the card")):
         if names:

@@ -11,6 +11,7 @@ from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.charts.rows import EpochMetrics, ShiftPoint
 from ml.images.preprocess import Orientation, PreprocessingDocument
 from ml.images.standard_shifts import STANDARD_SHIFTS
+from ml.messages import messages
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.losses import Verdict
 from ml.release.ood_detector import FALSE_ALARM_RATE
@@ -141,6 +142,20 @@ class RecalibrationDocument(TypedDict):
     class_mix: NotRequired[list[float]]  # class frequencies of the planned labels that calibrated it, of a cell each
 
 
+class AdoptedDocument(TypedDict):
+    """A model made elsewhere: where its outputs come from, and the data of every number on the card."""
+
+    kind: Literal["onnx", "module", "table"]
+    source: str
+    source_sha256: str
+    output: Literal["logits", "probabilities"]
+    features: str
+    feature_names: list[str]
+    # of case ids, pictures, groups and label counts
+    data_sha256: str
+    n_left_out: int
+
+
 class CardContents(TypedDict):
     """A release's card without its files.
 
@@ -149,7 +164,8 @@ class CardContents(TypedDict):
 
     name: str
     classes: list[ClassDocument]
-    preprocessing: PreprocessingDocument
+    # None of a release that was adopted from a table and reads no images
+    preprocessing: PreprocessingDocument | None
     orientation: NotRequired[Orientation]
     network: str
     seed: int
@@ -176,6 +192,16 @@ class CardContents(TypedDict):
     recalibration: NotRequired[RecalibrationDocument]
     adapted_from: NotRequired[SourceDocument]
     quantized: NotRequired[QuantizedDocument]
+    adopted: NotRequired[AdoptedDocument]
+
+
+LIMITS_OF_USE = messages(
+    (
+        "For research. Not a medical device: not to be used for diagnosis or treatment.",
+        "Valid for images like those it was trained on: same stain, microscope, camera, magnification and framing.",
+        "Cells of classes that are not listed get one of the listed classes all the same.",
+    )
+)
 
 
 class Card(CardContents):
@@ -187,7 +213,7 @@ class Card(CardContents):
 
 def has_measured_metrics(card: Card) -> bool:
     """Whether the metrics were measured on this network; otherwise they are stated by the maker."""
-    return card.get("measured_network_sha256") == card["files"]["network.onnx"]
+    return card.get("measured_network_sha256") == card["files"].get("network.onnx")
 
 
 def measured_reference(card: Card) -> ReferenceDocument | None:

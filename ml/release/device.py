@@ -105,10 +105,12 @@ def _missing_library() -> str | None:
     return None
 
 
-def open_session(network: bytes | str, threads: int = 0, *, device: Device = "auto") -> "onnxruntime.InferenceSession":
-    """Open an ONNX network from bytes or path; 0 threads: all cores."""
+def open_session(
+    network: bytes | str, threads: int = 0, *, device: Device = "auto", quiet: bool = False
+) -> "onnxruntime.InferenceSession":
+    """Open an ONNX network from bytes or path; 0 threads: all cores; quiet: errors are raised and not logged."""
     cuda = runs_on_cuda(device)
-    session = _session(network, threads, _ERROR, cuda=cuda)
+    session = _session(network, threads, _FATAL if quiet else _ERROR, cuda=cuda)
     if cuda and _CUDA not in session.get_providers():
         raise DeviceError("device cuda worked before, and no longer does")
     return session

@@ -15,14 +15,17 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import csv, parquet
 
+from ml.calibration.calibration import N_SUMMARIES
 from ml.images.preprocess import ImageRejectedError, Pixels, decode_image, pixel_digest
 from ml.release.artifact import read_release
 from ml.release.device import Device
+from ml.release.ood_detector import OodScores
 from ml.release.predictor import Predictor
 from ml.release.score import MAY_BE_EMPTY, prediction_columns
 from ml.scoring.images import BLOCK, ImageList, Rows, open_list, repeated_row
 from ml.tables.evaluate import TRAINED_ON
-from ml.tables.reading import Column, Place, TableError, empty_where_nan, fail_at
+from ml.tables.logits import read_outputs
+from ml.tables.reading import Column, Place, TableError, TableSource, empty_where_nan, fail_at
 from ml.util.files import replace_file, temporary_path
 
 Observer = Callable[[int, int], None]
@@ -216,3 +219,30 @@ def write_rows(
     if good.rows + bad.rows != stop - first:
         raise TableError(f"{listed.source}: the list changed while it was read")
     return good.rows, bad.rows
+
+
+def score_outputs(release_path: Path, logits: TableSource, features: TableSource | None, out: Path) -> ScoredTable:
+    """Calibrate a table of a model's outputs into a PREDICTIONS table; no image is seen, so none is checked."""
+    kind = out.suffix.lower()
+    if kind not in {".csv", ".parquet"}:
+        raise TableError(f"{out}: the extension must be .csv or .parquet")
+    release = read_release(release_path)
+    outputs = read_outputs(logits, features, release.classes)
+    adopted, head = release.card.get("adopted"), release.calibration.concentration
+    wanted = [] if adopted is None else adopted["feature_names"]
+    if head is not None and (adopted is None or wanted):
+        n_summaries = 0 if release.calibration.refinement.summaries is None else N_SUMMARIES
+        wanted = wanted or [str(number) for number in range(len(head.weight) - n_summaries)]
+    hidden = outputs.named_features(wanted if head is not None or release.head is not None else [])
+    distribution = release.calibration.apply(*release.by_members(outputs.logits, hidden))
+    unknown = np.full(len(hidden), np.nan)
+    unlike = OodScores(np.zeros(len(hidden), dtype=bool), unknown, unknown, [[] for _ in unknown])
+    columns = prediction_columns(outputs.case_ids, release.classes, distribution, unlike)
+    columns |= {"release_sha256": [release.card_sha256] * len(hidden), TRAINED_ON: ["unknown"] * len(hidden)}
+    columns |= {name: empty_where_nan(np.asarray(columns[name])) for name in MAY_BE_EMPTY}
+    table = pa.table(dict(columns))
+    with temporary_path(out) as part:
+        with TableWriter(part, table.schema, as_csv=kind == ".csv") as writer:
+            writer.add(table)
+        replace_file(part, out)
+    return ScoredTable(len(hidden), 0, out, out)

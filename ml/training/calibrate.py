@@ -29,13 +29,7 @@ def calibrate_run(
         head = DropoutHead.draw(folder.read_head_layers(), samples=mc_dropout, seed=seed)
     part, held_out = (outputs.take(outputs.partition == name) for name in (partition, "test"))
     fitted, calibration, disagreement = fit_and_judge(part, held_out, head, method=method, alpha=alpha, seed=seed)
-    steps = {"raw": Calibration(Scaling(), None)}
-    if method != "none":
-        steps[method] = Calibration(fitted.calibration.scaling, None)
-    if fitted.calibration.concentration is not None:
-        steps["with concentration head"] = fitted.calibration
-    if calibration.constant_disagreement is not None:
-        steps["with constant disagreement"] = calibration
+    steps = calibration_steps(fitted, calibration, method)
     report: CalibrationReport = {
         "fit": fitted.report,
         "partition": partition,
@@ -62,6 +56,18 @@ def fit_and_judge(
     logits, features = member_outputs(part, head)
     fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
     return fitted, *with_judged_disagreement(fitted.calibration, part, held_out, head)
+
+
+def calibration_steps(fitted: FitReport, calibration: Calibration, method: Method) -> dict[str, Calibration]:
+    """Calibrations that a card compares, from the raw outputs to the last."""
+    steps = {"raw": Calibration(Scaling(), None)}
+    if method != "none":
+        steps[method] = Calibration(fitted.calibration.scaling, None)
+    if fitted.calibration.concentration is not None:
+        steps["with concentration head"] = fitted.calibration
+    if calibration.constant_disagreement is not None:
+        steps["with constant disagreement"] = calibration
+    return steps
 
 
 def member_outputs(outputs: CachedOutputs, head: DropoutHead | None) -> tuple[Floats32, Floats32]:

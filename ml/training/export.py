@@ -1,9 +1,12 @@
 """Stage 3: trained network + calibration → a release folder, after a parity check of ONNX against torch."""
 
 import hashlib
+import importlib
+import importlib.util
+import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,29 +17,29 @@ from torch import Tensor, nn
 
 from ml.calibration.calibration import N_SUMMARIES
 from ml.calibration.calibrators import Calibration
-from ml.distributions.families import softmax_probs
 from ml.images.preprocess import Preprocessing
-from ml.messages import messages
 from ml.release.artifact import HEAD_FILE, Release, write_release
-from ml.release.card import CardContents, ParityDocument, processes_of
+from ml.release.card import LIMITS_OF_USE, CardContents, ParityDocument, processes_of
 from ml.release.device import open_session
 from ml.release.dropout_head import DropoutHead
 from ml.release.training_index import INDEX_FILE, TrainingIndex
+from ml.training.adopted_graph import SourceError, SourceGraph, plain_bytes
 from ml.training.fused import Calibrated, Fused, output_names
 from ml.training.networks import Network
-from ml.training.release_checks import ShiftTrial, add_checks, try_shifts
+from ml.training.release_checks import (
+    LOGIT_TOLERANCE,
+    ParityError,
+    ShiftTrial,
+    add_checks,
+    compare_logits,
+    try_shifts,
+)
 from ml.training.report import report_classes
 from ml.training.run_folder import CalibrationReport, RunDocument, RunFolder
 from ml.training.train import load_trained
 from ml.util.files import read_json
 
-#: Largest differences; of logits as a share of the largest |logit|.
-PROBABILITY_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
 OPSET = 18
-
-
-class ParityError(ValueError):
-    """The exported network does not compute what the trained one does."""
 
 
 class _Tapped(nn.Module):
@@ -49,6 +52,96 @@ class _Tapped(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         pooled = self.network.pooled(image)
         return self.network.apply_head(pooled)[0], pooled
+
+
+def call_factory(source: str) -> nn.Module:
+    """The torch module that a function in a Python file returns."""
+    file, _, factory = source.partition(".py:")
+    path = Path(file + ".py")
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"adopted_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{path}: is no Python file")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.absolute()))  # it may import its neighbours
+    with suppress(ImportError):  # and torchvision, which then works next to torch for CPUs
+        importlib.import_module("ml.util.torchvision_ops")
+    try:
+        spec.loader.exec_module(loaded)
+        if not callable(getattr(loaded, factory, None)):
+            raise SourceError(f"{path}: has no function {factory!r}: give it as {path.name}:FUNCTION")
+        module = getattr(loaded, factory)()
+    except SourceError:
+        raise
+    except Exception as exc:  # a file of the user raises anything
+        raise SourceError(f"{source}: the factory failed: {type(exc).__name__}: {exc}") from exc
+    finally:
+        sys.path.remove(str(path.parent.absolute()))
+    if not isinstance(module, nn.Module):
+        raise SourceError(
+            f"{source}: the factory must return a torch.nn.Module, and returned a {type(module).__name__}"
+        )
+    return module.eval()
+
+
+class _Hooked(nn.Module):
+    """A model made elsewhere, with what enters or leaves one of its layers as features."""
+
+    def __init__(self, module: nn.Module, layer: nn.Module, *, entering: bool) -> None:
+        super().__init__()
+        # no attribute of tensors: the exporter takes these for state
+        held: list[Tensor] = []
+        self.module, self.last = module, held.pop
+        if entering:
+            layer.register_forward_pre_hook(lambda _layer, inputs: held.append(inputs[0]))
+        else:
+            layer.register_forward_hook(lambda _layer, _inputs, output: held.append(output))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        outputs: Tensor = self.module(image)
+        return outputs, self.last()
+
+
+def export_module(
+    name: str, module: nn.Module, layer: str | None, shape: tuple[int, int, int]
+) -> tuple[SourceGraph, str]:
+    """Graph of a module, and where its features are: a layer's output, or what enters the last linear one."""
+    example, layers, ran = torch.zeros(2, *shape), dict(module.named_modules()), list[str]()
+    if layer is not None and layer not in layers:
+        last = ", ".join(list(layers)[-8:])
+        raise SourceError(f"{name}: has no layer {layer!r} for --features; its last ones are {last}")
+    hooks = [
+        part.register_forward_pre_hook(lambda _layer, _inputs, path=path: ran.append(path))
+        for path, part in layers.items()
+        if isinstance(part, nn.Linear)
+    ]
+    try:
+        with torch.inference_mode():
+            outputs = module(example)
+    except Exception as exc:  # the model of a user raises anything
+        raise SourceError(f"{name}: cannot run on images of shape {shape}: {exc}") from exc
+    for hook in hooks:
+        hook.remove()
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        kind = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise SourceError(f"{name}: its output must be one tensor (N, K), and is {kind}: return the logits alone")
+    if layer is None and not ran:
+        raise SourceError(f"{name}: has no linear layer, so name the layer of the features with --features")
+    path = layer or ran[-1]
+    hooked = _Hooked(module, layers[path], entering=layer is None).eval()
+    try:
+        exported = onnx.load_from_string(to_onnx(hooked, example, ["logits", "features"]))
+        return SourceGraph(name, exported).checked(), f"input of {path}" if layer is None else path
+    except Exception as exc:  # so does the exporter
+        raise SourceError(f"{name}: cannot be exported to ONNX: {' '.join(str(exc).split())[:200]}") from exc
+
+
+def run_module(module: nn.Module, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Outputs (N, K) of a classifier made elsewhere."""
+    with torch.inference_mode():
+        outputs: npt.NDArray[np.float32] = module(torch.from_numpy(inputs)).numpy()
+    return outputs
 
 
 def to_onnx(network: nn.Module, example: Tensor | dict[str, Tensor], outputs: list[str]) -> bytes:
@@ -72,22 +165,7 @@ def to_onnx(network: nn.Module, example: Tensor | dict[str, Tensor], outputs: li
         )
     if program is None:
         raise ParityError("torch.onnx.export returned nothing")
-    model: Any = program.model_proto
-    # stack traces name files of this machine
-    model.ClearField("metadata_props")
-    graphs = [model.graph, *model.functions]
-    for graph in graphs:
-        graph.ClearField("metadata_props")
-        for node in graph.node:
-            node.ClearField("metadata_props")
-            node.ClearField("doc_string")
-        for value in [*graph.value_info, *getattr(graph, "input", []), *getattr(graph, "output", [])]:
-            if not isinstance(value, str):
-                value.ClearField("metadata_props")
-    for tensor in model.graph.initializer:
-        tensor.ClearField("metadata_props")
-    onnx.checker.check_model(model)
-    return bytes(model.SerializeToString(deterministic=True))
+    return plain_bytes(program.model_proto)
 
 
 def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.float32]) -> ParityDocument:
@@ -95,15 +173,7 @@ def check_parity(network: nn.Module, onnx_bytes: bytes, inputs: npt.NDArray[np.f
     with torch.inference_mode():
         expected = network(torch.from_numpy(inputs))[0].numpy()
     session = open_session(onnx_bytes, device="cpu")
-    exported = session.run(["logits"], {"image": inputs})[0]
-    probs = float(np.abs(softmax_probs(exported) - softmax_probs(expected)).max())
-    logits = float(np.abs(exported - expected).max() / np.abs(expected).max())
-    if not (probs <= PROBABILITY_TOLERANCE and logits <= LOGIT_TOLERANCE):
-        raise ParityError(
-            f"the exported network differs from the trained one: probabilities by {probs:.2g} "
-            f"(at most {PROBABILITY_TOLERANCE:g}), logits by {logits:.2g} of the largest (at most {LOGIT_TOLERANCE:g})"
-        )
-    return {"n": len(inputs), "max_probability_difference": probs, "max_relative_logit_difference": logits}
+    return compare_logits(expected, session.run(["logits"], {"image": inputs})[0])
 
 
 def check_head(files: dict[str, bytes], inputs: npt.NDArray[np.float32]) -> None:
@@ -185,15 +255,6 @@ def _card(name: str, config: RunDocument, report: CalibrationReport, parity: Par
         "versions": config["versions"],
         "limits_of_use": LIMITS_OF_USE,
     }
-
-
-LIMITS_OF_USE = messages(
-    (
-        "For research. Not a medical device: not to be used for diagnosis or treatment.",
-        "Valid for images like those it was trained on: same stain, microscope, camera, magnification and framing.",
-        "Cells of classes that are not listed get one of the listed classes all the same.",
-    )
-)
 
 
 def fused_graph(release: Release, calibration: Calibration) -> bytes:

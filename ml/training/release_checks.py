@@ -11,34 +11,58 @@ from PIL import Image
 
 from ml.calibration.calibrators import Calibration
 from ml.charts.rows import ShiftPoint
+from ml.distributions.families import softmax_probs
 from ml.images.image_quality_features import feature_columns, optical_density
 from ml.images.preprocess import Pixels, Preprocessing
 from ml.images.standard_shifts import shifted, shifts_for
 from ml.metrics.cases import agreement_terms
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, write_release
-from ml.release.card import CardContents, ReferenceDocument
+from ml.release.card import CardContents, ParityDocument, ReferenceDocument
 from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
 from ml.release.predictor import Prediction, Predictor
 from ml.training.run_folder import CachedOutputs, RunFolder
 from ml.util.arrays import FloatArray, IntArray
 
+#: Largest differences; of logits as a share of the largest |logit|.
+PROBABILITY_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
 #: Held-out images of the test part on which shifts are tried.
 SHIFTED_IMAGES = 500
+
+
+class ParityError(ValueError):
+    """The exported network does not compute what the original one does."""
+
+
+def compare_logits(expected: npt.NDArray[np.float32], exported: npt.NDArray[np.float32]) -> ParityDocument:
+    """Compare logits (N, K) of the original network and of the exported one."""
+    probs = float(np.abs(softmax_probs(exported) - softmax_probs(expected)).max())
+    logits = float(np.abs(exported - expected).max() / np.abs(expected).max())
+    if not (probs <= PROBABILITY_TOLERANCE and logits <= LOGIT_TOLERANCE):
+        raise ParityError(
+            f"the exported network differs from the original one: probabilities by {probs:.2g} "
+            f"(at most {PROBABILITY_TOLERANCE:g}), logits by {logits:.2g} of the largest (at most {LOGIT_TOLERANCE:g})"
+        )
+    return {"n": len(expected), "max_probability_difference": probs, "max_relative_logit_difference": logits}
 
 
 def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str, bytes]) -> ReferenceDocument:
     """Add distance and checks of a finished run to a release's files."""
     outputs = folder.read_outputs()
-    stain = np.array([optical_density(image) for image in folder.read_examples()])
+    seen = stain_and_labels(folder.read_examples(), outputs)
+    return with_checks(seen, outputs, folder.read_held_out().appearance, preprocessing, files)
+
+
+def stain_and_labels(pixels: Pixels, outputs: CachedOutputs) -> ReferenceDocument:
+    """Reference of the stain of images (M, H, W, C) and of held-out labels."""
+    stain = np.array([optical_density(image) for image in pixels])
     counts = outputs.label_counts[outputs.partition == "test"].sum(axis=0)
-    seen: ReferenceDocument = {
+    return {
         "stain_mean": stain.mean(axis=0).tolist(),
         "stain_sd": stain.std(axis=0, ddof=1).tolist(),
         "n_stain": len(stain),
         "label_share": (counts / max(counts.sum(), 1)).tolist(),
         "n_labels": int(counts.sum()),
     }
-    return with_checks(seen, outputs, folder.read_held_out().appearance, preprocessing, files)
 
 
 def with_checks(

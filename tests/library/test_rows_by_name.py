@@ -149,6 +149,7 @@ EXEMPT = {
         "numbers of rows, annotators and classes": "annotators.Annotations metrics.Readings specimens.NamedReads",
         "made of a distribution": "annotators.Opinions",
         "parameters, one matrix per annotator": "annotators.ReaderModel",
+        "tables whose rows have case ids": "adopt",
         "no table": (
             "annotators.describe_annotator_habit conformal.fewest_patients specimens.annotator_tilt "
             "specimens.annotator_tilt_interval "
