@@ -298,7 +298,8 @@ def _adoption_text(report: "AdoptReport") -> str:
             f"parity with the source on {parity['n']} images: probabilities within "
             f"{parity['max_probability_difference']:.1e}"
         )
-    lines += metric_lines(report["held_out"], report["n_held_out"]) + on_disagreement(report["disagreement"])
+    lines += metric_lines(report["held_out"], report["n_held_out"])
+    lines += on_disagreement(report["disagreement"], report["constant_concentration"])
     if report["picture"] is not None:
         lines.append(f"three images as the network sees them: {report['picture']}")
     return "\n".join([*lines, f"release {report['release']}"])

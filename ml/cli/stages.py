@@ -276,7 +276,8 @@ def calibrate(
             logits, labels=labels, features=features, cluster=cluster, seed=seed, method=method, alpha=alpha
         )
         fitted = calibrate_tables(request, out)
-        lines = [*metric_lines(fitted["held_out"], fitted["n_held_out"]), *on_disagreement(fitted["disagreement"])]
+        lines = metric_lines(fitted["held_out"], fitted["n_held_out"])
+        lines += on_disagreement(fitted["disagreement"], fitted["constant_concentration"])
         emit(fitted, as_json, "\n".join([*lines, f"calibration {out}"]))
     elif run is not None:
         _calibrate_run(run, method, alpha, mc_dropout, seed, as_json)
@@ -292,7 +293,7 @@ def metric_lines(held_out: "dict[str, dict[str, EstimateDocument]]", n_held_out:
 
 
 def _calibrate_run(run: Path, method: "Method", alpha: bool, mc_dropout: int | None, seed: int, as_json: bool) -> None:
-    from ml.release.card import CONSTANT_CONCENTRATION, refinement_sentence
+    from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
@@ -300,15 +301,20 @@ def _calibrate_run(run: Path, method: "Method", alpha: bool, mc_dropout: int | N
     lines = metric_lines(report["held_out"], report["n_held_out"])
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")
-    lines += [CONSTANT_CONCENTRATION] if report["constant_concentration"] else []
     refined = refinement_sentence(report["fit"])
     lines += [refined] if refined else []
-    lines += on_disagreement(report.get("disagreement"))
+    lines += on_disagreement(report.get("disagreement"), report["constant_concentration"])
     emit(report, as_json, "\n".join(lines))
 
 
-def on_disagreement(judged: "DisagreementDocument | None") -> list[str]:
-    """Line on the verdict of a calibration's disagreement probability."""
+def on_disagreement(judged: "DisagreementDocument | None", constant_concentration: bool = False) -> list[str]:
+    """Lines on the disagreement probability of a calibration, and on its verdict."""
+    from ml.release.card import CONSTANT_CONCENTRATION
+
+    return [*([CONSTANT_CONCENTRATION] if constant_concentration else []), *_on_verdict(judged)]
+
+
+def _on_verdict(judged: "DisagreementDocument | None") -> list[str]:
     if judged is None:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:

@@ -89,6 +89,7 @@ class JudgedDocument(TypedDict):
     n_held_out: int
     held_out: dict[str, dict[str, EstimateDocument]]
     disagreement: DisagreementDocument | None
+    constant_concentration: bool
 
 
 class AdoptReport(JudgedDocument):
@@ -332,6 +333,7 @@ def judge_outputs(model: _Model, request: AdoptRequest) -> tuple[Calibration, Ju
         "n_held_out": len(held_out.case_ids),
         "held_out": {name: held_out_metrics(held_out, step) for name, step in steps.items()},
         "disagreement": disagreement,
+        "constant_concentration": calibration.has_constant_concentration,
     }
 
 
