@@ -47,6 +47,11 @@ class Sample:
         return self.per_cluster(self.weight)
 
     @cached_property
+    def largest_weight(self) -> float:
+        """Largest weight of a case."""
+        return float(self.weight.max(initial=0.0))
+
+    @cached_property
     def ess(self) -> float:
         """Effective sample size (Σw)²/Σw²."""
         return effective_size(self.weight)

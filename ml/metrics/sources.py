@@ -102,6 +102,10 @@ class ArraySource(BinnedSource):
         """The cases with so many labels."""
         return self._many if order == 3 else (self.labelled if order == 1 else self.paired).sample
 
+    def disagreements(self) -> float:
+        """Σφ̂ over the cases with two labels."""
+        return float(self.paired.terms["disagreement"].sum())
+
     def terms(self, name: str, order: int) -> FloatArray:
         """Terms (n,) of a mean of the cases with so many labels."""
         cases = self.labelled if order == 1 else self.paired
@@ -183,6 +187,11 @@ class GroupSource(BinnedSource):
         if (bins, order) not in self._tables:
             self._tables[bins, order] = self._bin(bins, order)
         return self._tables[bins, order]
+
+    def disagreements(self) -> float:
+        """Σφ̂ over the cases with two labels, those of a group and bin weighted alike."""
+        table = table_of(self._sums[2], "disagreement", 2)
+        return float((table.cases * table.freq / np.where(table.weight > 0, table.weight, 1.0)).sum())
 
     def _bin(self, bins: Bins, order: int) -> Binned:
         sums, sample, table = self._sums[order], self._samples[order], table_of(self._sums[order], bins, order)
