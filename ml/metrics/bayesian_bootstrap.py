@@ -14,7 +14,7 @@ Sources: Rubin 1981; Lugannani and Rice 1980; Barndorff-Nielsen 1986 (r*).
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit, ndtri, stdtrit
+from scipy.special import betaincinv, expit, logit, ndtri, stdtrit
 
 from ml.util.arrays import FloatArray
 
@@ -48,21 +48,29 @@ def mean_interval(
         np.full(totals.size, _shape(totals.size, min(1.0, largest * totals.size / weights.sum()))), [0.5, 0.5]
     )
     start = float(np.clip((shape @ terms) / (shape @ weight), 1e-9, 1 - 1e-9))
-    place, at = np.full(2, logit(start)), np.zeros(2)
+    place, at, before, root = np.full(2, logit(start)), np.zeros(2), np.full(2, np.nan), np.full(2, np.nan)
     below, above = np.full(2, logit(1e-300)), np.full(2, -logit(1e-16))
     for _ in range(_MOST_STEPS):
         t = expit(place)
         saddle = _saddle(terms - t[:, None] * weight, weight, shape, at)
         miss = _QUANTILES - saddle.root
-        below, above = np.where(miss > 0, place, below), np.where(miss > 0, above, place)
-        step = miss / (saddle.slope * t * (1 - t))
-        if (np.abs(step) < _TOLERANCE).all():
+        below, above = np.where(miss > 0, place, below), np.where(miss < 0, place, above)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope = (saddle.root - root) / (place - before)
+        step = miss / np.where(slope > 0, slope, saddle.slope * t * (1 - t))
+        going = np.abs(step) > _TOLERANCE
+        if not going.any():
             break
         moved = place + np.clip(step, -3.0, 3.0)
         moved = np.where((moved > below) & (moved < above), moved, (below + above) / 2)
+        before, root, place = (
+            np.where(going, place, before),
+            np.where(going, saddle.root, root),
+            np.where(going, moved, place),
+        )
         # a start within the new domain
-        room = np.maximum((saddle.at[:, None] * (terms - expit(moved)[:, None] * weight)).max(axis=1), 0.9)
-        place, at = moved, saddle.at * 0.9 / room
+        room = np.maximum((saddle.at[:, None] * (terms - expit(place)[:, None] * weight)).max(axis=1), 0.9)
+        at = saddle.at * 0.9 / room
     ends = low + width * expit(place)
     return float(ends[0]), float(ends[1])
 
@@ -87,3 +95,17 @@ def _saddle(c: FloatArray, weight: FloatArray, shape: FloatArray, s: FloatArray)
     root = np.where(near, r, safe + np.log(np.where(near, 1.0, u / safe)) / safe)
     slope = np.where(near, 1 / np.sqrt(second), s / safe) * ((weight / left) @ shape)
     return _Saddle(root, slope, s)
+
+
+def moment_intervals(
+    totals: FloatArray, weights: FloatArray, largest: float, low: FloatArray, high: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The same for columns (G, C) of totals and ranges (C,), from two moments: beta intervals, quick for many."""
+    weight = float(weights.sum()) + largest
+    mean = (totals.sum(axis=0) + largest * (low + high) / 2) / weight
+    edges = largest**2 * ((low - mean) ** 2 + (high - mean) ** 2) / 2
+    variance = (((totals - weights[:, None] * mean) ** 2).sum(axis=0) + edges) / (weight * (weight + largest))
+    share = (mean - low) / (high - low)
+    size = share * (1 - share) * (high - low) ** 2 / variance - 1
+    below, above = (betaincinv(share * size, (1 - share) * size, quantile) for quantile in (0.025, 0.975))
+    return low + (high - low) * below, low + (high - low) * above

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.documents import AsDocument
-from ml.metrics.bayesian_bootstrap import MANY, mean_interval
+from ml.metrics.bayesian_bootstrap import MANY, moment_intervals
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
     FEW_EVENTS,
@@ -370,14 +370,13 @@ class Binned:
         large = (np.abs(gaps) >= sample.cluster_weight[:, None] / 2).any(axis=1)
         if int(large.sum()) >= FEW_EVENTS:
             return None
-        squares = []
-        for k in range(n_columns):
-            own = prob[column == k]
-            low, high = mean_interval(
-                gaps[:, k], sample.cluster_weight, sample.largest_weight, -float(own.max()), 1 - float(own.min())
-            )
-            squares.append((0.0 if low < 0 < high else min(low**2, high**2), max(low**2, high**2)))
-        return Bounds(*(float(end) for end in np.sum(squares, axis=0)))
+        least, most = np.full(n_columns, np.inf), np.full(n_columns, -np.inf)
+        np.minimum.at(least, column, prob)
+        np.maximum.at(most, column, prob)
+        ends = moment_intervals(gaps, sample.cluster_weight, sample.largest_weight, -most, 1 - least)
+        smaller, larger = np.sort(np.abs(ends), axis=0)
+        smaller = np.where((ends[0] < 0) & (ends[1] > 0), 0.0, smaller)
+        return Bounds(float(smaller @ smaller), float(larger @ larger))
 
     def quadratic_part(self, debias: Debias, replicates: Replicates) -> QuadraticPart:
         """Pairs of clusters in the error of CL: ψ_gh = 2 Σ_b c_b e_gb e_hb."""

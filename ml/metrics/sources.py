@@ -143,10 +143,15 @@ class ArraySource(BinnedSource):
 class _Groups(Sample):
     n: int
     cases_ess: float  # effective number of cases
+    cases_weight: float  # largest weight of a case, as if those of a group were alike
 
     @property
     def ess(self) -> float:
         return self.cases_ess
+
+    @property
+    def largest_weight(self) -> float:
+        return self.cases_weight
 
     @property
     def effective_clusters(self) -> float:
@@ -165,11 +170,19 @@ class GroupSource(BinnedSource):
 
     def _sample(self, order: int) -> _Groups:
         here, sums = self._present[order], self._sums[order]
-        weight, square = sums.weight[order][here], float(sums.weight_sq[order].sum())
-        n, ess = int(sums.used[order].sum()), float(weight.sum()) ** 2 / square if square > 0 else 0.0
-        rows = np.arange(here.size)
+        weight, square = sums.weight[order][here], sums.weight_sq[order][here]
+        n, total = int(sums.used[order].sum()), float(square.sum())
+        rows, positive = np.arange(here.size), weight > 0
         return _Groups(
-            rows, weight, rows if sums.by_patient else None, here.size, sums.n_cases - n, whole=True, n=n, cases_ess=ess
+            rows,
+            weight,
+            rows if sums.by_patient else None,
+            here.size,
+            sums.n_cases - n,
+            whole=True,
+            n=n,
+            cases_ess=float(weight.sum()) ** 2 / total if total > 0 else 0.0,
+            cases_weight=float((square[positive] / weight[positive]).max(initial=0.0)),
         )
 
     def sample(self, order: int) -> _Groups:
