@@ -55,7 +55,7 @@ LINEAR = QuadraticPart(0.0, 0.0)
 SHARE = Bounds(0.0, 1.0)
 #: Of the squared loss of class probabilities.
 SQUARED_LOSS = Bounds(0.0, 2.0)
-#: Of a case's term of EL: at least −1/n, n ≥ 2 labels.
+#: Of a case's term of EL: at least −1/n, two labels at the least.
 EPISTEMIC_LOSS = Bounds(-0.5, 2.0)
 
 
@@ -321,7 +321,7 @@ def to_estimate(
     )
     if readers is None or low is None or high is None:
         return estimate
-    ends = skewed_interval(*given, readers)
+    ends = skewed_interval(*given, readers) if readers.variance > 0 else (low, high)
     return replace(estimate, low_new=min(low, ends[0]), high_new=max(high, ends[1]))
 
 

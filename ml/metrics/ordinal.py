@@ -94,7 +94,7 @@ def _epistemic_score(data: Inputs, debias: bool, readings: Readings | None) -> E
     if debias:
         terms = terms - freqs * (1 - freqs) / (data.counts[sample.rows].sum(axis=1, keepdims=True) - 1)
     readers = None if readings is None else _new_readers(data, sample, readings, 2)
-    term = Bounds(-gap.shape[1] / 2, float(gap.shape[1]))
+    term = Bounds(-gap.shape[1] / 4, float(gap.shape[1]))
     return to_estimate(mean_replicates(terms.sum(axis=1), sample), sample, term=term, readers=readers)
 
 

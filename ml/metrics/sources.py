@@ -13,7 +13,7 @@ import numpy as np
 
 from ml.metrics.accumulator import ORDERS, TABLES_OF, GroupSums, table_of, weights_differ
 from ml.metrics.binned import Binned
-from ml.metrics.cases import MEANS, Inputs, Sample, case_terms
+from ml.metrics.cases import MEANS, Inputs, Sample, case_terms, largest_share
 from ml.metrics.definitions import BinnedSource, Bins, Metric
 from ml.metrics.jackknife import ReaderPart, Replicates, mean_replicates, ratio_replicates
 from ml.metrics.reader_variance import CrossedEffects, Readings, SampleReaders
@@ -143,7 +143,7 @@ class ArraySource(BinnedSource):
 class _Groups(Sample):
     n: int
     cases_ess: float  # effective number of cases
-    cases_weight: float  # largest weight of a case, as if those of a group were alike
+    cases_weight: float  # largest mean weight of a group's cases
 
     @property
     def ess(self) -> float:
@@ -172,7 +172,7 @@ class GroupSource(BinnedSource):
         here, sums = self._present[order], self._sums[order]
         weight, square = sums.weight[order][here], sums.weight_sq[order][here]
         n, total = int(sums.used[order].sum()), float(square.sum())
-        rows, positive = np.arange(here.size), weight > 0
+        rows = np.arange(here.size)
         return _Groups(
             rows,
             weight,
@@ -182,7 +182,7 @@ class GroupSource(BinnedSource):
             whole=True,
             n=n,
             cases_ess=float(weight.sum()) ** 2 / total if total > 0 else 0.0,
-            cases_weight=float((square[positive] / weight[positive]).max(initial=0.0)),
+            cases_weight=largest_share(square, weight),
         )
 
     def sample(self, order: int) -> _Groups:
