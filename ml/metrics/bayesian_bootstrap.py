@@ -27,7 +27,7 @@ _MOST_STEPS, _TOLERANCE = 100, 1e-9
 
 def _shape(count: int, case_share: float) -> float:
     """Shape of E: 1 for single cases; for clusters of many, that with which variance and Student's t agree."""
-    squared = (_QUANTILES[1] / stdtrit(count - 1, 0.975)) ** 2
+    squared = float(_QUANTILES[1] / stdtrit(count - 1, 0.975)) ** 2
     return max(_LEAST_SHAPE, 1 - (1 - case_share) * (count + 1 - (count - 1) * squared) / count)
 
 

@@ -46,6 +46,7 @@ class Metric:
     curved: bool = False  # its interval allows for pairs of clusters
     root_of: str | None = None  # metric whose root it is
     term: Bounds | None = None  # of a mean: range of a case's term; None for differences
+    sampled: bool = True  # whether its interval allows for terms that no case had
 
     def form(self, debias: Debias) -> Debias:
         """Form of the metric in an evaluation of a form."""
@@ -205,12 +206,12 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
         binned = source.binned(metric.bins, metric.order)
         lonely = binned.singleton_mass(form)
         quadratic = binned.quadratic_part(form, replicates) if metric.curved else LINEAR
-        gaps = binned.mean_gaps_squared if metric.mean is None else None
+        gaps = binned.mean_gaps_squared if metric.mean is None and metric.sampled else None
     return to_estimate(
         replicates,
         source.sample(metric.order),
         lonely,
-        term=metric.term,
+        term=metric.term if metric.sampled else None,
         quadratic=quadratic,
         includes=gaps,
         readers=readers,

@@ -333,11 +333,9 @@ def to_skill(
     if readers is not None and rest > 0:
         readers = ReaderPart(readers.variance / rest**2, readers.df)
     moved = to_estimate(replicates.log_of_rest(), sample, readers=readers)
-    ends = {
-        name: _skill_end(getattr(moved, other), lowest)
-        for name, other in (("low", "high"), ("high", "low"), ("low_new", "high_new"), ("high_new", "low_new"))
-    }
-    return replace(plain, **ends)
+    ends = (moved.high, moved.low, moved.high_new, moved.low_new)
+    low, high, low_new, high_new = (_skill_end(end, lowest) for end in ends)
+    return replace(plain, low=low, high=high, low_new=low_new, high_new=high_new)
 
 
 def _skill_end(logarithm: float | None, lowest: float) -> float | None:
