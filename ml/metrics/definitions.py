@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -67,7 +67,7 @@ class Metric:
 METRICS = (
     Metric("agreement", "expected_accuracy", 1, mean="agreement", term=SHARE),
     Metric("L", "expected_loss", 1, mean="L", term=SQUARED_LOSS),
-    Metric("skill", "skill", 1, mean="L", bins="classes", skill=True),
+    Metric("skill", "skill", 1, mean="L", bins="classes", skill=True, term=SQUARED_LOSS),
     Metric("CL", "calibration_loss", 1, bins="classes", curved=True),
     Metric("CL_plugin", "calibration_loss_plugin", 1, bins="classes", plugin=True),
     Metric("CE", "calibration_error", 1, root_of="CL"),
@@ -77,7 +77,7 @@ METRICS = (
     Metric("DL", "dispersion_loss", 2, mean="EL", bins="classes"),
     Metric("DL_plugin", "dispersion_loss_plugin", 2, mean="EL", bins="classes", plugin=True),
     Metric("L_D", "disagreement_loss", 2, mean="L_D", term=SHARE),
-    Metric("skill_D", "disagreement_skill", 2, mean="L_D", bins="disagreement", skill=True),
+    Metric("skill_D", "disagreement_skill", 2, mean="L_D", bins="disagreement", skill=True, term=SHARE),
     Metric("CL_D", "disagreement_calibration_loss", 2, bins="disagreement", curved=True),
     Metric("CL_D_plugin", "disagreement_calibration_loss_plugin", 2, bins="disagreement", plugin=True),
     Metric("CE_D", "disagreement_calibration_error", 2, root_of="CL_D"),
@@ -200,7 +200,8 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
     form, replicates = metric.form(debias), metric_replicates(metric, source, debias)
     readers = source.readers(metric, form, replicates)
     if metric.skill:
-        return to_skill(replicates, source.sample(metric.order), readers=readers)
+        estimate = to_skill(replicates, source.sample(metric.order), readers=readers)
+        return _skill_without_spread(estimate, metric, source) if metric.sampled else estimate
     lonely, quadratic, gaps = 0.0, LINEAR, None
     if metric.bins is not None:
         binned = source.binned(metric.bins, metric.order)
@@ -216,6 +217,17 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
         includes=gaps,
         readers=readers,
     )
+
+
+def _skill_without_spread(skill: Estimate, metric: Metric, source: BinnedSource) -> Estimate:
+    """Interval of a skill that no case moves: that of its loss, over the constant's."""
+    if skill.low is None or skill.high is None or skill.high - skill.low > _NOTHING:
+        return skill
+    constant = source.constant_loss(metric.own_bins, metric.order).value
+    loss = to_estimate(source.mean(str(metric.mean)), source.sample(metric.order), term=metric.term)
+    if loss.low is None or loss.high is None:
+        return skill
+    return replace(skill, low=1 - loss.high / constant, high=1 - loss.low / constant)
 
 
 def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Metric] = METRICS) -> Estimates:

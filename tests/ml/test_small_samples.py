@@ -122,6 +122,15 @@ def test_no_disagreement_is_no_proof_of_agreement() -> None:
     assert found.low == pytest.approx(1 - beta.ppf(0.975, 0.5, 20.5) / 0.5, abs=0.01)
 
 
+def test_a_skill_that_no_case_moves_has_the_interval_of_its_loss() -> None:
+    y, f = np.repeat([[2, 0], [0, 2]], 25, axis=0), np.repeat([[0.9, 0.1], [0.1, 0.9]], 25, axis=0)
+    metrics = evaluate(y, f).metrics
+    loss, skill = metrics["L"], metrics["skill"]
+    assert loss.low is not None
+    assert loss.high is not None
+    np.testing.assert_allclose([skill.low, skill.high], [1 - loss.high / 0.5, 1 - loss.low / 0.5], rtol=1e-9)
+
+
 def test_skill_is_a_skewed_interval_of_the_logarithm() -> None:
     rng = np.random.default_rng(4)
     f = rng.dirichlet([1.0, 1.0], 80)
