@@ -27,7 +27,8 @@ from ml.release.score import predict_files
 from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.training.calibrate import calibrate_run
-from ml.training.export import ParityError, check_head, export_run, to_onnx
+from ml.training.export import check_head, export_run, to_onnx
+from ml.training.release_checks import ParityError
 from ml.training.fused import Fused
 from ml.training.networks import build_network
 from ml.training.run_folder import RunFolder
