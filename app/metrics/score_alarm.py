@@ -90,7 +90,7 @@ def collect_patient_units(columns: EvaluationDataset, since: float, until: float
     probs, label = columns.class_probs[answers], columns.first_class[answers]
     of_answer = np.zeros((len(rows), 2))
     of_answer[counts, 0] = clipped_log_loss(probs, label)
-    of_answer[counts, 1] = label_surprise(probs, label, _draw_lots(columns, answers))
+    of_answer[counts, 1] = label_surprise(probs, label, draw_lots(columns, answers))
     order = np.lexsort((columns.cluster[rows[starts]], first_stored, completed))
     order = order[completed[order] < until]
     site = np.maximum.reduceat(np.where(stored == first_stored[unit], columns.site[rows], -1), starts)
@@ -99,10 +99,10 @@ def collect_patient_units(columns: EvaluationDataset, since: float, until: float
     return PatientUnits(loss, (completed[order] // _DAY).astype(np.int64), site[order], surprise)
 
 
-def _draw_lots(columns: EvaluationDataset, rows: npt.NDArray[np.intp]) -> FloatArray:
+def draw_lots(columns: EvaluationDataset, rows: npt.NDArray[np.intp]) -> FloatArray:
     """A number in [0, 1) for each case, which its identifier settles for good."""
-    # the last six bytes of an identifier are random
-    return np.asarray(columns.case_id[rows, -6:] @ 256.0 ** np.arange(-6, 0)[::-1])
+    # the last four bytes of an identifier are random; those before them count up within a millisecond
+    return np.asarray(columns.case_id[rows, -4:] @ 256.0 ** np.arange(-4, 0)[::-1])
 
 
 def _monitor_out(site: str | None, since: datetime, units: PatientUnits, path: CapitalPath) -> ScoreMonitorOut:

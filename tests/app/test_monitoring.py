@@ -15,7 +15,7 @@ from app.context import ServiceContext
 from app.database.tables import Account, Annotator, Case, CasePrediction, Label, PolicyRow, ReadRequest
 from app.metrics.annotator_drift import collect_answered_patients, compute_reader_drift
 from app.metrics.dataset import EvaluationDataset, stable_name_hash
-from app.metrics.score_alarm import PatientUnits, score_monitors, split_units_by_site
+from app.metrics.score_alarm import PatientUnits, draw_lots, score_monitors, split_units_by_site
 from app.releases.queries import all_releases, champion_since, class_codes
 from app.releases.service import move_alias
 from ml.annotators.drift import excess_log_loss
@@ -153,6 +153,13 @@ def test_the_site_that_changed_is_named_and_the_other_is_not() -> None:
     assert everybody.reference_loss == pytest.approx(loss[~recent].mean())
     assert everybody.recent_loss == pytest.approx(loss[recent].mean())
     assert [row.day for row in everybody.steps] == sorted({row.day for row in everybody.steps})
+
+
+def test_lots_of_cases_stored_at_once_are_independent() -> None:
+    ids = np.array([list(new_row()["id"].bytes) for _ in range(2000)], dtype=np.uint8)
+    lots = draw_lots(replace(EvaluationDataset.empty(["a", "b"], 2000), case_id=ids), np.arange(2000))
+    assert abs(np.corrcoef(lots[1:], lots[:-1])[0, 1]) < 0.15
+    assert np.histogram(lots, 4, (0, 1))[0].min() > 400
 
 
 def fill(context: ServiceContext, per_day: int, days: int, changed_from: int, begin: datetime) -> None:
