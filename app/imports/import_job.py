@@ -172,6 +172,8 @@ def archive_of_job(job: RunningJob) -> Iterator[ImportArchive]:
     """The archive of an import, or of a check."""
     try:
         with open_job_archive(job.context, job.job_id, job.parameters.get("check")) as archive:
+            if "labels" not in job.parameters:  # asked for before labels were imported, without their scope
+                archive.label_files.clear()
             yield archive
     except FileNotFoundError as exc:
         when = Message("{days} days after the import ended, or when a patient was erased", days=KEPT_FOR_RETRIES.days)
