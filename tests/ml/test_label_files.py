@@ -26,7 +26,7 @@ from ml.label_files import (
     read_label_file,
     to_label_table,
 )
-from ml.tables import read_labels
+from ml.tables import evaluate, read_labels
 from tests.support.command import run_here
 
 FILES = Path(__file__).parent / "label_files"
@@ -311,3 +311,11 @@ def test_an_unknown_class_and_an_image_without_a_prediction_are_named(tmp_path: 
     (tmp_path / "more.csv").write_text("image,annotator,label\ncell 1.png,ana,blast\ncell 9.png,ana,blast\n")
     done = run_here("audit", tmp_path / "more.csv", *command)
     assert "case 'cell 9.png' has a label but no prediction, 1 in all" in done.stderr
+
+
+def test_labels_without_a_column_of_annotators_are_stated() -> None:
+    predictions = {"case_id": ["a", "b"], "prob:x": [0.5, 0.25], "prob:y": [0.5, 0.75]}
+    labels = {"case_id": ["a", "b"], "annotater": ["r", "s"], "label": ["x", "y"]}
+    assert any("no annotator is named" in warning for warning in evaluate(labels, predictions).warnings)
+    labels["annotator"] = labels.pop("annotater")
+    assert not any("no annotator is named" in warning for warning in evaluate(labels, predictions).warnings)
