@@ -19,7 +19,8 @@ import torch
 
 from ml.datasets.cells import load_cells
 from ml.release.device import cuda_fault, open_session
-from ml.training.export import LOGIT_TOLERANCE, to_onnx
+from ml.training.export import to_onnx
+from ml.training.release_checks import LOGIT_TOLERANCE
 from ml.training.run_folder import RunFolder, TrainConfig
 from ml.training.train import choose_precision, load_trained, train
 

@@ -208,7 +208,7 @@ def judge_sets(
     size = chosen[sample.rows].sum(axis=1)
 
     def estimate(values: npt.NDArray[np.generic], bounds: Bounds) -> Estimate:
-        return to_estimate(mean_replicates(values.astype(np.float64), sample), sample, bounds=bounds)
+        return to_estimate(mean_replicates(values.astype(np.float64), sample), sample, term=bounds)
 
     return SetQuality(
         coverage=estimate(inside, SHARE),

@@ -75,7 +75,7 @@ def _select_sample(cohort: Cohort, rows: _Mask, weight: FloatArray | None) -> Sa
 
 
 def _estimate_mean(values: FloatArray, sample: Sample) -> MetricOut:
-    return MetricOut.of(to_estimate(mean_replicates(values, sample), sample, bounds=SHARE))
+    return MetricOut.of(to_estimate(mean_replicates(values, sample), sample, term=SHARE))
 
 
 def _predicted_and_observed(cohort: Cohort, rows: _Mask) -> SaidOut | None:

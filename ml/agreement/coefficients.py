@@ -7,6 +7,7 @@ Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -15,9 +16,10 @@ import numpy.typing as npt
 from scipy.special import stdtr
 
 from ml.dataframes import same_rows, values_of
+from ml.metrics.bayesian_bootstrap import mean_interval
 from ml.metrics.cases import Sample, check_clusters, check_inputs, observed_disagreement, select_sample
 from ml.metrics.homogeneity_test import DependenceTest
-from ml.metrics.jackknife import Estimate, Replicates, mean_replicates, to_estimate
+from ml.metrics.jackknife import SHARE, Estimate, Replicates, mean_replicates, to_skill
 from ml.metrics.ordinal import quadratic_kappa
 from ml.util.arrays import FloatArray, IntArray, as_label_counts, gini
 
@@ -77,8 +79,20 @@ def krippendorff_alpha(
     counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
     sample = select_sample(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
-    value, without = (_ordinal_alpha if level == "ordinal" else _nominal_alpha)(y, sample)
-    return to_estimate(Replicates(value, without), sample)
+    if level == "ordinal":
+        return _coefficient_estimate(*_ordinal_alpha(y, sample), sample)
+    shares = y.sum(axis=0) / max(y.sum(), 1.0)
+    return _coefficient_estimate(*_nominal_alpha(y, sample), sample, 1 - float(shares @ shares))
+
+
+def _coefficient_estimate(value: float, without: FloatArray, sample: Sample, expected: float | None = None) -> Estimate:
+    """Estimate of 1 − D_o / D_e; where nothing differs its interval is that of a D_o of 0 and the D_e given."""
+    estimate = to_skill(Replicates(value, without), sample, lowest=-1.0)
+    if value < 1 or not expected or sample.n_clusters < 2:
+        return estimate
+    none = np.zeros(sample.n_clusters)
+    _, observed = mean_interval(none, sample.cluster_weight, sample.largest_weight, *SHARE)
+    return replace(estimate, low=max(-1.0, 1 - observed / expected), high=1.0)
 
 
 def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
@@ -132,7 +146,7 @@ def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
 def _ratio_estimate(formula: Callable[[FloatArray], FloatArray], parts: FloatArray, sample: Sample) -> Estimate:
     """Estimate a formula of sums (..., P) from the parts (G, P) of clusters."""
     total = parts.sum(axis=0)
-    return to_estimate(Replicates(float(formula(total)), formula(total - parts)), sample)
+    return _coefficient_estimate(float(formula(total)), formula(total - parts), sample)
 
 
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
@@ -283,7 +297,8 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
         return _coefficient(1 - agreeing / n, 1 - product / n**2)
 
     total = np.array([len(agree), agree.sum(), rows @ columns])
-    return to_estimate(Replicates(float(kappa(*total)), kappa(*(total - sums).T)), sample)
+    expected = 1 - float(rows @ columns) / max(len(agree), 1) ** 2
+    return _coefficient_estimate(float(kappa(*total)), kappa(*(total - sums).T), sample, expected)
 
 
 def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sample) -> FloatArray:

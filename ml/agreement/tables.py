@@ -287,7 +287,7 @@ def _agreement_with_others(long: Annotations, counts: IntArray, groups: IntArray
     for first, last in pairwise(ends.tolist()):
         own = order[first:last]
         sample = _sample_of(case[own], groups, long.n_cases)
-        estimates.append(to_estimate(mean_replicates(shares[own][sample.rows], sample), sample, bounds=SHARE))
+        estimates.append(to_estimate(mean_replicates(shares[own][sample.rows], sample), sample, term=SHARE))
     return estimates
 
 

@@ -80,7 +80,11 @@ class FileRecord:
 
     @classmethod
     def of(cls, role: str, path: Path) -> "FileRecord":
-        """Read a file once for its digest."""
+        """Read a file once for its digest; a folder of classes has its labels in the names of its files."""
+        if path.is_dir():
+            names = sorted(each.relative_to(path).as_posix() for each in path.rglob("*") if each.is_file())
+            content = "\n".join(names).encode()
+            return cls(role, str(path), len(content), hashlib.sha256(content).hexdigest())
         return cls(role, str(path), path.stat().st_size, file_sha256(path))
 
 

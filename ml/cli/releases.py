@@ -94,7 +94,7 @@ def _adaptation_text(report: "AdaptReport") -> str:
         lines.append("these labels do not show that its disagreement probability suits your annotators better")
     if change["constant"] is not None:
         reason = "what the network says of single cells is not shown to be better than a constant"
-        lines.append(f"{reason}: the release says {change['seen']:.4f} of every cell")
+        lines.append(f"{reason}: the release has {change['seen']:.4f} of every cell")
     elif change["verdict"] != "better":
         lines.append("the disagreement probability is no better than a constant so far: have more images read twice")
     return "\n".join([*lines, f"release {report['release']}"])

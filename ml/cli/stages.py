@@ -319,7 +319,7 @@ def _on_verdict(judged: "DisagreementDocument | None") -> list[str]:
         return ["the disagreement probability was not judged: no held-out case has two labels"]
     if judged["constant"] is not None:
         return [
-            "the disagreement probability is worse than a constant on held-out cases: the release says "
+            "the disagreement probability is worse than a constant on held-out cases: the release has "
             f"{judged['constant']:.4f} of every case"
         ]
     if judged["verdict"] == "better":

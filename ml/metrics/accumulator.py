@@ -393,6 +393,9 @@ class _Totals(BinnedSource):
     def calibration(self, bins: Bins, order: int, debias: Debias) -> Replicates:
         return Replicates(self.binned(bins, order).value(debias), np.empty(0))
 
+    def disagreements(self) -> float:
+        return float(table_of(self.sums, "disagreement", 2).freq.sum())
+
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
         weight = float(self.sums.weight[order][0])
         if weight <= 0:

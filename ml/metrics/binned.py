@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.documents import AsDocument
+from ml.metrics.bayesian_bootstrap import MANY, moment_intervals
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
+    FEW_EVENTS,
     LINEAR,
+    Bounds,
     Estimate,
     QuadraticPart,
     Replicates,
@@ -344,8 +347,36 @@ class Binned:
     def estimate(self, debias: Debias) -> Estimate:
         """CL over all columns with its interval."""
         replicates = self.replicates(debias)
-        quadratic = self.quadratic_part(debias, replicates)
-        return to_estimate(replicates, self.sample, self.singleton_mass(debias), quadratic=quadratic)
+        quadratic, gaps = self.quadratic_part(debias, replicates), self.mean_gaps_squared
+        return to_estimate(replicates, self.sample, self.singleton_mass(debias), quadratic=quadratic, includes=gaps)
+
+    @cached_property
+    def mean_gaps_squared(self) -> Bounds | None:
+        """Range of Σ_k (mean of μ̂_k − z_k)², which CL exceeds, if at most a few gaps are large; else None.
+
+        Where hardly a label is unexpected, the cases do not show how much CL may vary.
+        """
+        sample = self.sample
+        if not 2 <= sample.n_clusters < MANY or not self.cells:
+            return None
+        cells = ClusterBinSums.joined(self.cells)
+        column = np.searchsorted(self.slots.first, cells.slot, side="right") - 1
+        prob, n_columns = (
+            (cells.freq - cells.diff) / np.where(cells.weight > 0, cells.weight, 1.0),
+            len(self.slots.edges),
+        )
+        at, size = cells.cluster.astype(np.intp) * n_columns + column, sample.n_clusters * n_columns
+        gaps = sums_by_slot(at, cells.diff, size).reshape(-1, n_columns)
+        large = (np.abs(gaps) >= sample.cluster_weight[:, None] / 2).any(axis=1)
+        if int(large.sum()) >= FEW_EVENTS:
+            return None
+        least, most = np.full(n_columns, np.inf), np.full(n_columns, -np.inf)
+        np.minimum.at(least, column, prob)
+        np.maximum.at(most, column, prob)
+        ends = moment_intervals(gaps, sample.cluster_weight, sample.largest_weight, -most, 1 - least)
+        smaller, larger = np.sort(np.abs(ends), axis=0)
+        smaller = np.where((ends[0] < 0) & (ends[1] > 0), 0.0, smaller)
+        return Bounds(float(smaller @ smaller), float(larger @ larger))
 
     def quadratic_part(self, debias: Debias, replicates: Replicates) -> QuadraticPart:
         """Pairs of clusters in the error of CL: ψ_gh = 2 Σ_b c_b e_gb e_hb."""

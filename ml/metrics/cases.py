@@ -47,6 +47,11 @@ class Sample:
         return self.per_cluster(self.weight)
 
     @cached_property
+    def largest_weight(self) -> float:
+        """Largest weight of a case, or mean one Σw²/Σw of a cluster's."""
+        return largest_share(self.per_cluster(self.weight**2), self.cluster_weight)
+
+    @cached_property
     def ess(self) -> float:
         """Effective sample size (Σw)²/Σw²."""
         return effective_size(self.weight)
@@ -55,6 +60,12 @@ class Sample:
     def effective_clusters(self) -> float:
         """Effective number of clusters, the same by the weights of the clusters."""
         return effective_size(self.cluster_weight)
+
+
+def largest_share(squares: FloatArray, weight: FloatArray) -> float:
+    """Largest Σw²/Σw of clusters."""
+    positive = weight > 0
+    return float((squares[positive] / weight[positive]).max(initial=0.0))
 
 
 def effective_size(weight: FloatArray) -> float:

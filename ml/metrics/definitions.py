@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ml.metrics.binned import Binned
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
+    EPISTEMIC_LOSS,
     LINEAR,
     SHARE,
     SQUARED_LOSS,
@@ -20,6 +21,7 @@ from ml.metrics.jackknife import (
     Replicates,
     root,
     to_estimate,
+    to_skill,
 )
 from ml.metrics.sums import Debias
 
@@ -43,7 +45,8 @@ class Metric:
     plugin: bool = False  # always in the plug-in form
     curved: bool = False  # its interval allows for pairs of clusters
     root_of: str | None = None  # metric whose root it is
-    bounds: Bounds | None = None  # its range; None for signed quantities
+    term: Bounds | None = None  # of a mean: range of a case's term; None for differences
+    sampled: bool = True  # whether its interval allows for terms that no case had
 
     def form(self, debias: Debias) -> Debias:
         """Form of the metric in an evaluation of a form."""
@@ -62,25 +65,25 @@ class Metric:
 
 
 METRICS = (
-    Metric("agreement", "expected_accuracy", 1, mean="agreement", bounds=SHARE),
-    Metric("L", "expected_loss", 1, mean="L", bounds=SQUARED_LOSS),
-    Metric("skill", "skill", 1, mean="L", bins="classes", skill=True),
+    Metric("agreement", "expected_accuracy", 1, mean="agreement", term=SHARE),
+    Metric("L", "expected_loss", 1, mean="L", term=SQUARED_LOSS),
+    Metric("skill", "skill", 1, mean="L", bins="classes", skill=True, term=SQUARED_LOSS),
     Metric("CL", "calibration_loss", 1, bins="classes", curved=True),
     Metric("CL_plugin", "calibration_loss_plugin", 1, bins="classes", plugin=True),
     Metric("CE", "calibration_error", 1, root_of="CL"),
-    Metric("EL", "epistemic_loss", 2, mean="EL"),
-    Metric("EL_plugin", "epistemic_loss_plugin", 2, mean="EL", plugin=True, bounds=SQUARED_LOSS),
+    Metric("EL", "epistemic_loss", 2, mean="EL", term=EPISTEMIC_LOSS),
+    Metric("EL_plugin", "epistemic_loss_plugin", 2, mean="EL", plugin=True, term=SQUARED_LOSS),
     Metric("CL_paired", "calibration_loss_paired", 2, bins="classes"),
     Metric("DL", "dispersion_loss", 2, mean="EL", bins="classes"),
     Metric("DL_plugin", "dispersion_loss_plugin", 2, mean="EL", bins="classes", plugin=True),
-    Metric("L_D", "disagreement_loss", 2, mean="L_D", bounds=SHARE),
-    Metric("skill_D", "disagreement_skill", 2, mean="L_D", bins="disagreement", skill=True),
+    Metric("L_D", "disagreement_loss", 2, mean="L_D", term=SHARE),
+    Metric("skill_D", "disagreement_skill", 2, mean="L_D", bins="disagreement", skill=True, term=SHARE),
     Metric("CL_D", "disagreement_calibration_loss", 2, bins="disagreement", curved=True),
     Metric("CL_D_plugin", "disagreement_calibration_loss_plugin", 2, bins="disagreement", plugin=True),
     Metric("CE_D", "disagreement_calibration_error", 2, root_of="CL_D"),
     Metric("L_D_minus_max", "disagreement_loss_minus_max", 2, mean="L_D_minus_max"),
     Metric("L_D_minus_gini", "disagreement_loss_minus_gini", 2, mean="L_D_minus_gini"),
-    Metric("accuracy", "accuracy", 3, mean="accuracy", bounds=SHARE),
+    Metric("accuracy", "accuracy", 3, mean="accuracy", term=SHARE),
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 #: Symbols by long name, of metrics whose names differ.
@@ -156,6 +159,10 @@ class BinnedSource(ABC):
         """CL of the cases with so many labels."""
         return self.binned(bins, order).replicates(debias)
 
+    @abstractmethod
+    def disagreements(self) -> float:
+        """Σφ̂ over the cases with two labels: how many of as many pairs of labels differ."""
+
     def constant_loss(self, bins: Bins, order: int) -> Replicates:
         """Loss of the best constant."""
         return self.binned(bins, order).constant_loss()
@@ -191,19 +198,36 @@ def metric_values(source: BinnedSource, debias: Debias) -> dict[str, float]:
 def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Estimate:
     """Estimate a metric that is no root, with its interval."""
     form, replicates = metric.form(debias), metric_replicates(metric, source, debias)
-    lonely, quadratic = 0.0, LINEAR
-    if metric.bins is not None and not metric.skill:
+    readers = source.readers(metric, form, replicates)
+    if metric.skill:
+        estimate = to_skill(replicates, source.sample(metric.order), readers=readers)
+        return _skill_without_spread(estimate, metric, source) if metric.sampled else estimate
+    lonely, quadratic, gaps = 0.0, LINEAR, None
+    if metric.bins is not None:
         binned = source.binned(metric.bins, metric.order)
         lonely = binned.singleton_mass(form)
         quadratic = binned.quadratic_part(form, replicates) if metric.curved else LINEAR
+        gaps = binned.mean_gaps_squared if metric.mean is None and metric.sampled else None
     return to_estimate(
         replicates,
         source.sample(metric.order),
         lonely,
-        bounds=metric.bounds,
+        term=metric.term if metric.sampled else None,
         quadratic=quadratic,
-        readers=source.readers(metric, form, replicates),
+        includes=gaps,
+        readers=readers,
     )
+
+
+def _skill_without_spread(skill: Estimate, metric: Metric, source: BinnedSource) -> Estimate:
+    """Interval of a skill that no case moves: that of its loss, over the constant's."""
+    if skill.low is None or skill.high is None or skill.high - skill.low > _NOTHING:
+        return skill
+    constant = source.constant_loss(metric.own_bins, metric.order).value
+    loss = to_estimate(source.mean(str(metric.mean)), source.sample(metric.order), term=metric.term)
+    if loss.low is None or loss.high is None:
+        return skill
+    return replace(skill, low=1 - loss.high / constant, high=1 - loss.low / constant)
 
 
 def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Metric] = METRICS) -> Estimates:

@@ -19,10 +19,18 @@ from ml.distributions.families import gini
 from ml.documents import AsDocument, named, to_document
 from ml.messages import Message, messages
 from ml.metrics.accumulator import GroupSums
-from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin
+from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin, is_debiased
 from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
 from ml.metrics.definitions import BY_NAME, METRICS, Estimates, metric_estimates, with_long_names, without_long_names
-from ml.metrics.jackknife import SHARE, SQUARED_LOSS, Estimate, EstimateDocument, ModelAssisted
+from ml.metrics.jackknife import (
+    EPISTEMIC_LOSS,
+    FEW_EVENTS,
+    SHARE,
+    SQUARED_LOSS,
+    Estimate,
+    EstimateDocument,
+    ModelAssisted,
+)
 from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_variance import Readings
 from ml.metrics.sources import ArraySource, GroupSource
@@ -253,7 +261,7 @@ def evaluate(
         warnings=(
             *_warnings(labelled.sample, paired.sample, *(w is not None for w in weights_by_order(sample_weight))),
             *_too_few_readers(source),
-            *evaluation_warnings(metrics, paired.sample),
+            *evaluation_warnings(metrics, paired.sample.n_clusters, paired.sample.rows.size, source.disagreements()),
         ),
     )
 
@@ -298,7 +306,8 @@ def _model_assisted(source: ArraySource, debias: Debias) -> dict[str, ModelAssis
     epistemic, plugin, disagreement = (
         paired.terms[str(BY_NAME[name].mean_name(debias))] for name in ("EL", "EL_plugin", "L_D")
     )
-    losses = ((epistemic, None), (plugin, SQUARED_LOSS), (disagreement, SHARE))
+    of_epistemic = EPISTEMIC_LOSS if is_debiased(debias) else SQUARED_LOSS
+    losses = ((epistemic, of_epistemic), (plugin, SQUARED_LOSS), (disagreement, SHARE))
     forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(labelled.terms["L"], SQUARED_LOSS)}
     return forms | dict(zip(("EL", "EL_plugin", "L_D"), two_phase.of_order_2(*losses), strict=True))
 
@@ -383,7 +392,9 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
         sample = source.sample(metric.order)
         # an estimate counts groups as its cases
         metrics[metric.name] = replace(estimates[metric.name], n=sample.n, dropped=sample.dropped, ess=sample.ess)
-    warnings = (*_few_groups(source, first.n_units), *evaluation_warnings(metrics, source.sample(2)))
+    paired = source.sample(2)
+    own = evaluation_warnings(metrics, paired.n_clusters, paired.n, source.disagreements())
+    warnings = (*_few_groups(source, first.n_units), *own)
     return GroupEvaluation(metrics, warnings)
 
 
@@ -405,6 +416,11 @@ def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
 UNUSABLE_SHARE = 0.05
 #: Chance with which a perfect prediction is called impossible.
 _LEVEL = 0.001
+# pairs of equal labels below which no pair at all may be equal by chance
+_FEWEST_PAIRS = 20
+_ROUNDING = 1e-9
+#: A skill below minus this is called worse.
+_SMALLEST_HARM = 0.01
 _CLASSES = messages(
     {
         True: "the class probabilities are worse than the class frequencies "
@@ -422,17 +438,31 @@ _DISAGREEMENT = messages(
 )
 
 
-def evaluation_warnings(metrics: dict[str, Estimate], paired: Sample) -> list[str]:
-    """Warnings that follow from the estimates."""
-    return [*_impossible(metrics["DL"], paired), *_unusable_bins(metrics), *_without_skill(metrics)]
+def evaluation_warnings(metrics: dict[str, Estimate], n_clusters: int, n_pairs: int, n_differ: float) -> list[str]:
+    """Warnings that follow from the estimates, and from how many pairs of labels there are and differ."""
+    impossible = _impossible(metrics["DL"], n_clusters) if n_pairs - n_differ >= _FEWEST_PAIRS else []
+    return [*_few_disagreements(n_pairs, n_differ), *impossible, *_unusable_bins(metrics), *_without_skill(metrics)]
 
 
-def _impossible(dispersion: Estimate, paired: Sample) -> list[str]:
+def _few_disagreements(n_pairs: int, n_differ: float) -> list[str]:
+    if n_pairs == 0 or n_differ >= FEW_EVENTS:
+        return []
+    return [
+        Message(
+            "fewer than ten disagreements ({n_differ:.3g} in {n_pairs:,} cells): intervals rest on the range "
+            "of the losses",
+            n_differ=n_differ,
+            n_pairs=n_pairs,
+        )
+    ]
+
+
+def _impossible(dispersion: Estimate, n_clusters: int) -> list[str]:
     """Warning of a DL below zero, which no honest prediction has."""
     if dispersion.se is None:
         return []
-    high = dispersion.value + float(stdtrit(paired.n_clusters - 1, 1 - _LEVEL)) * dispersion.se
-    if not high < 0:
+    high = dispersion.value + float(stdtrit(n_clusters - 1, 1 - _LEVEL)) * dispersion.se
+    if not high < -_ROUNDING:
         return []
     return [
         Message(
@@ -475,5 +505,5 @@ def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
         if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
             continue
         shown = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-        texts.append(Message(sentences[estimate.high < 0], name=name, **shown))
+        texts.append(Message(sentences[estimate.high < 0 and estimate.value <= -_SMALLEST_HARM], name=name, **shown))
     return texts

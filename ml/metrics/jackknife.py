@@ -14,11 +14,14 @@ import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
 from ml.documents import LEFT_OUT, AsDocument
+from ml.metrics.bayesian_bootstrap import MANY, mean_interval
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
 # half an interval, as a share of the range or of the value, below which differences are rounding
 _NO_SPREAD = 1e-12
+# e to more than this is no number
+_LARGEST_EXPONENT = 700.0
 
 
 class Bounds(NamedTuple):
@@ -42,6 +45,8 @@ class ReaderPart(NamedTuple):
     df: float  # its degrees of freedom
 
 
+#: Disagreements or gross errors below which intervals rest on the range of what was not seen.
+FEW_EVENTS = 10
 #: For the readers who read.
 NO_READERS = ReaderPart(0.0, float("inf"))
 #: Of a mean.
@@ -50,6 +55,8 @@ LINEAR = QuadraticPart(0.0, 0.0)
 SHARE = Bounds(0.0, 1.0)
 #: Of the squared loss of class probabilities.
 SQUARED_LOSS = Bounds(0.0, 2.0)
+#: Of a case's term of EL: at least −1/n, two labels at the least.
+EPISTEMIC_LOSS = Bounds(-0.5, 2.0)
 
 
 def degrees_of_freedom(influence: FloatArray) -> float:
@@ -247,6 +254,12 @@ class Replicates:
     def __sub__(self, other: "Replicates") -> "Replicates":
         return Replicates(self.value - other.value, self.without - other.without)
 
+    def log_of_rest(self) -> "Replicates":
+        """Log(1 − x), which has no range; NaN where x is 1."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value, without = (np.log(1 - x) for x in (np.float64(self.value), self.without))
+        return Replicates(float(value), without)
+
     def standard_error(self) -> float | None:
         """Delete-one jackknife, None where fewer than two clusters remain."""
         count = self.without.size
@@ -278,25 +291,65 @@ def to_estimate(
     singleton_mass: float = 0.0,
     *,
     bounds: Bounds | None = None,
+    term: Bounds | None = None,
     quadratic: QuadraticPart = LINEAR,
+    includes: Bounds | None = None,
     readers: ReaderPart | None = None,
 ) -> Estimate:
-    """Estimate with a 95 % interval (``skewed_interval``)."""
+    """Estimate with a 95 % interval.
+
+    It is ``skewed_interval``, with the range ``bounds`` of a ratio, or of a mean over few clusters, whose cases have
+    terms in the range ``term``, ``mean_interval``. It contains ``includes``.
+    """
+    if bounds is None and term is not None and term.low >= 0:  # a signed estimator may leave a range
+        bounds = term
     value, se, low, high, p = replicates.value, replicates.standard_error(), None, None, None
     if se is not None:
         influence = value - replicates.without
         if quadratic.variance > 0:  # the jackknife counts it twice (Efron and Stein 1981)
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
         given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
-        low, high = skewed_interval(*given)
+        if term is not None and sample.n_clusters < MANY:
+            low, high = _few_cases_interval(replicates, sample, term)
+        else:
+            low, high = skewed_interval(*given)
+        if includes is not None:
+            low, high = min(low, includes.low), max(high, includes.high)
         p = p_value_decrease(value, se, influence)
     estimate = Estimate(
         value, se, low, high, sample.rows.size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p
     )
     if readers is None or low is None or high is None:
         return estimate
-    ends = skewed_interval(*given, readers)
+    ends = skewed_interval(*given, readers) if readers.variance > 0 else (low, high)
     return replace(estimate, low_new=min(low, ends[0]), high_new=max(high, ends[1]))
+
+
+def to_skill(
+    replicates: Replicates, sample: Sample, *, lowest: float = -np.inf, readers: ReaderPart | None = None
+) -> Estimate:
+    """Estimate of 1 − a/b with a 95 % interval of log(1 − x), so that it ends below 1; none where a is 0."""
+    plain, rest = to_estimate(replicates, sample), 1 - replicates.value
+    if readers is not None and rest > 0:
+        readers = ReaderPart(readers.variance / rest**2, readers.df)
+    moved = to_estimate(replicates.log_of_rest(), sample, readers=readers)
+    ends = (moved.high, moved.low, moved.high_new, moved.low_new)
+    low, high, low_new, high_new = (_skill_end(end, lowest) for end in ends)
+    return replace(plain, low=low, high=high, low_new=low_new, high_new=high_new)
+
+
+def _skill_end(logarithm: float | None, lowest: float) -> float | None:
+    if logarithm is None:
+        return None
+    return max(lowest, 1 - float(np.exp(min(logarithm, _LARGEST_EXPONENT))))
+
+
+def _few_cases_interval(replicates: Replicates, sample: Sample, term: Bounds) -> tuple[float, float]:
+    """Interval of a mean from what each cluster adds to Σwx, read off the mean without it."""
+    value, own = replicates.value, sample.cluster_weight
+    totals = value * own + (sample.total_weight - own) * (value - replicates.without)
+    low, high = mean_interval(totals, own, sample.largest_weight, *term)
+    return min(low, value), max(high, value)
 
 
 def root(squared: Estimate) -> Estimate:

@@ -354,4 +354,4 @@ def exact_metrics(
     data = _Truth(truth, probs, None, None)  # type: ignore[arg-type]
     source = ArraySource(data, data, dpe, {debias}, n_bins=n_bins)
     # no range: intervals are for the spread of simulations
-    return metric_estimates(source, debias, [replace(BY_NAME[name], bounds=None) for name in _NAMES])
+    return metric_estimates(source, debias, [replace(BY_NAME[name], sampled=False) for name in _NAMES])

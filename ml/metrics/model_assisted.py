@@ -28,7 +28,7 @@ _CLUSTERS = 2**14
 # of the regression's slopes, in cases: keeps it from following a handful of labels
 _RIDGE = 1.0
 _TINY = float(np.finfo(np.float64).tiny)
-#: Losses (n,) of some cases, and their range.
+#: Losses (n,) of some cases, and the range of a case's; None for differences.
 Loss = tuple[FloatArray, Bounds | None]
 
 
@@ -49,11 +49,11 @@ class TwoPhaseSample:
     first_loss: FloatArray  # (n,) loss of the first label of each of these
     paired: Sample  # those with two, with weights of order 2
 
-    def of_order_1(self, terms: FloatArray, bounds: Bounds | None = None) -> ModelAssisted | None:
+    def of_order_1(self, terms: FloatArray, term: Bounds | None = None) -> ModelAssisted | None:
         """Mean of terms (n,); None if all are labelled."""
         if self.labelled.dropped == 0:
             return None
-        return self._assisted([(terms, bounds)], self.labelled, self.features, self.everyone)[0]
+        return self._assisted([(terms, term)], self.labelled, self.features, self.everyone)[0]
 
     def of_order_2(self, *losses: Loss) -> list[ModelAssisted]:
         """Means of losses (n,) that need two labels."""
@@ -66,7 +66,7 @@ class TwoPhaseSample:
     ) -> list[ModelAssisted]:
         size = len(features)
         weight = population.take(_spread(sample.weight, sample, size))
-        spread = [(population.take(_spread(terms, sample, size)), bounds) for terms, bounds in losses]
+        spread = [(population.take(_spread(terms, sample, size)), term) for terms, term in losses]
         return model_assisted_means(spread, weight, population.take(features), population)
 
 
@@ -86,11 +86,11 @@ def model_assisted_means(
     # best where the design is noisiest: certain reads add no noise
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
-    return [_assisted_mean(loss, guess, labelled, population, bounds) for (_, bounds), loss, guess in columns]
+    return [_assisted_mean(loss, guess, labelled, population, term) for (_, term), loss, guess in columns]
 
 
 def _assisted_mean(
-    values: FloatArray, predicted: FloatArray, known: Sample, population: Sample, bounds: Bounds | None
+    values: FloatArray, predicted: FloatArray, known: Sample, population: Sample, term: Bounds | None
 ) -> ModelAssisted:
     plain = mean_replicates(values, known)
     # a constant is known of all cases and needs no estimate
@@ -102,7 +102,7 @@ def _assisted_mean(
         share = _shares(moved, by)
         value = plain.value - float(share @ parts)
         assisted = Replicates(value, value - (moved - share * by))
-    estimate = to_estimate(assisted, known, bounds=bounds)
+    estimate = to_estimate(assisted, known, term=term)
     return ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall)
 
 

@@ -22,7 +22,7 @@ from ml.metrics.cases import (
     check_inputs,
     class_frequencies,
 )
-from ml.metrics.jackknife import Bounds, Estimate, ReaderPart, Replicates, mean_replicates, to_estimate
+from ml.metrics.jackknife import Bounds, Estimate, ReaderPart, Replicates, mean_replicates, to_estimate, to_skill
 from ml.metrics.reader_variance import CrossedEffects, LeftOut, Readings
 from ml.metrics.sums import Debias
 from ml.util.arrays import FloatArray, IntArray
@@ -50,7 +50,7 @@ def _score(data: Inputs, readings: Readings | None) -> Estimate:
     gap, freqs = _cuts(data, sample)
     terms = (gap**2 + freqs * (1 - freqs)).sum(axis=1)
     readers = None if readings is None else _new_readers(data, sample, readings, 1)
-    return to_estimate(mean_replicates(terms, sample), sample, bounds=Bounds(0.0, float(gap.shape[1])), readers=readers)
+    return to_estimate(mean_replicates(terms, sample), sample, term=Bounds(0.0, float(gap.shape[1])), readers=readers)
 
 
 def _new_readers(data: Inputs, sample: Sample, readings: Readings, order: int) -> ReaderPart | None:
@@ -94,7 +94,8 @@ def _epistemic_score(data: Inputs, debias: bool, readings: Readings | None) -> E
     if debias:
         terms = terms - freqs * (1 - freqs) / (data.counts[sample.rows].sum(axis=1, keepdims=True) - 1)
     readers = None if readings is None else _new_readers(data, sample, readings, 2)
-    return to_estimate(mean_replicates(terms.sum(axis=1), sample), sample, readers=readers)
+    term = Bounds(-gap.shape[1] / 4, float(gap.shape[1]))
+    return to_estimate(mean_replicates(terms.sum(axis=1), sample), sample, term=term, readers=readers)
 
 
 def ranked_probability_skill(
@@ -240,8 +241,8 @@ def _of_sums(
     crossed = None if readings is None else CrossedEffects.of(readings, sample, len(data.counts), first=True)
     error = replicates.standard_error()
     if crossed is None or error is None:
-        return to_estimate(replicates, sample)
+        return to_skill(replicates, sample)
     left = LeftOut.of(crossed, counts, probs)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = formula(left.sums(lambda some, case: columns(some, probs[case]), 1))
-    return to_estimate(replicates, sample, readers=left.part(without, error**2))
+    return to_skill(replicates, sample, readers=left.part(without, error**2))

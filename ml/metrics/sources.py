@@ -13,7 +13,7 @@ import numpy as np
 
 from ml.metrics.accumulator import ORDERS, TABLES_OF, GroupSums, table_of, weights_differ
 from ml.metrics.binned import Binned
-from ml.metrics.cases import MEANS, Inputs, Sample, case_terms
+from ml.metrics.cases import MEANS, Inputs, Sample, case_terms, largest_share
 from ml.metrics.definitions import BinnedSource, Bins, Metric
 from ml.metrics.jackknife import ReaderPart, Replicates, mean_replicates, ratio_replicates
 from ml.metrics.reader_variance import CrossedEffects, Readings, SampleReaders
@@ -102,6 +102,10 @@ class ArraySource(BinnedSource):
         """The cases with so many labels."""
         return self._many if order == 3 else (self.labelled if order == 1 else self.paired).sample
 
+    def disagreements(self) -> float:
+        """Σφ̂ over the cases with two labels."""
+        return float(self.paired.terms["disagreement"].sum())
+
     def terms(self, name: str, order: int) -> FloatArray:
         """Terms (n,) of a mean of the cases with so many labels."""
         cases = self.labelled if order == 1 else self.paired
@@ -139,10 +143,15 @@ class ArraySource(BinnedSource):
 class _Groups(Sample):
     n: int
     cases_ess: float  # effective number of cases
+    cases_weight: float  # largest mean weight of a group's cases
 
     @property
     def ess(self) -> float:
         return self.cases_ess
+
+    @property
+    def largest_weight(self) -> float:
+        return self.cases_weight
 
     @property
     def effective_clusters(self) -> float:
@@ -161,11 +170,19 @@ class GroupSource(BinnedSource):
 
     def _sample(self, order: int) -> _Groups:
         here, sums = self._present[order], self._sums[order]
-        weight, square = sums.weight[order][here], float(sums.weight_sq[order].sum())
-        n, ess = int(sums.used[order].sum()), float(weight.sum()) ** 2 / square if square > 0 else 0.0
+        weight, square = sums.weight[order][here], sums.weight_sq[order][here]
+        n, total = int(sums.used[order].sum()), float(square.sum())
         rows = np.arange(here.size)
         return _Groups(
-            rows, weight, rows if sums.by_patient else None, here.size, sums.n_cases - n, whole=True, n=n, cases_ess=ess
+            rows,
+            weight,
+            rows if sums.by_patient else None,
+            here.size,
+            sums.n_cases - n,
+            whole=True,
+            n=n,
+            cases_ess=float(weight.sum()) ** 2 / total if total > 0 else 0.0,
+            cases_weight=largest_share(square, weight),
         )
 
     def sample(self, order: int) -> _Groups:
@@ -183,6 +200,11 @@ class GroupSource(BinnedSource):
         if (bins, order) not in self._tables:
             self._tables[bins, order] = self._bin(bins, order)
         return self._tables[bins, order]
+
+    def disagreements(self) -> float:
+        """Σφ̂ over the cases with two labels, those of a group and bin weighted alike."""
+        table = table_of(self._sums[2], "disagreement", 2)
+        return float((table.cases * table.freq / np.where(table.weight > 0, table.weight, 1.0)).sum())
 
     def _bin(self, bins: Bins, order: int) -> Binned:
         sums, sample, table = self._sums[order], self._samples[order], table_of(self._sums[order], bins, order)

@@ -102,7 +102,7 @@ def statistic_loss(
 ) -> Estimate:
     """Squared loss of predictions (N,) of a binary statistic, n ≥ m."""
     observed, estimate, sample = _observed(label_counts, predicted, kernel, m, sample_weight, cluster)
-    return to_estimate(mean_replicates(statistic_terms(observed, estimate), sample), sample, bounds=SHARE)
+    return to_estimate(mean_replicates(statistic_terms(observed, estimate), sample), sample, term=SHARE)
 
 
 def statistic_calibration_loss(

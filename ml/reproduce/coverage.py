@@ -1,12 +1,14 @@
 """Simulation study: bias of every estimator, coverage of every interval.
 
-Panels: independent cases, cases by patient, and two designs of a service that
-has a fifth read twice. Predictions are overconfident and noisy.
+Panels: independent cases, cases by patient, two designs of a service that has
+a fifth read twice, and the small samples of a laboratory's first week.
+Predictions are overconfident and noisy.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +32,10 @@ from ml.metrics.paired_difference import paired_changes
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.metrics.selection import graded_probabilities, graded_scale
 from ml.metrics.triage_curves import net_benefit, triage_recall
+from ml.reproduce import small_samples
 from ml.reproduce.report import Observer, Reproduction, Setting, show_nothing
 from ml.reproduce.scoring import markdown_table
+from ml.reproduce.small_samples import ASSISTED
 from ml.util.arrays import FloatArray, IntArray
 
 K, N_BINS = 3, 10
@@ -115,7 +119,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "net benefit": lambda s: net_benefit(s.counts, s.dpe, CAPACITY, THRESHOLD, cluster=s.patients),
 }
 
-ASSISTED = ", model-assisted"
 _NAMES = {"L": "L", "CL": "CL", "EL": "EL", "CL_paired": "CL, two labels", "DL": "DL", "L_D": "L_φ", "CL_D": "CL_φ"}
 
 
@@ -159,6 +162,7 @@ RUNS, SERVICE_RUNS, QUICK_RUNS = 1_000, 4_000, 40
 LARGE, QUICK_LARGE = 4_000_000, 40_000
 
 Estimates = Mapping[str, Estimate | ModelAssisted]
+_Sample = TypeVar("_Sample")
 
 
 @dataclass
@@ -190,8 +194,8 @@ def simulate(
     panel: str,
     n_cases: int,
     runs: int,
-    one: Callable[[], Simulated],
-    estimates: Callable[[Simulated], Estimates],
+    one: Callable[[], _Sample],
+    estimates: Callable[[_Sample], Estimates],
     aims: Mapping[str, float],
     observer: Observer,
 ) -> list[CoverageRow]:
@@ -227,9 +231,28 @@ def run(seed: int = 0, *, quick: bool = False, observer: Observer = show_nothing
     return rows
 
 
+def run_small_samples(
+    seed: int = 0, *, runs: int = SERVICE_RUNS, large: int = LARGE, observer: Observer = show_nothing
+) -> list[CoverageRow]:
+    """Simulate EL and L_φ in a laboratory's first week."""
+    rows: list[CoverageRow] = []
+    for triage, sizes in ((False, small_samples.SIZES), (True, small_samples.TRIAGE_SIZES)):
+        for rate in small_samples.RATES:
+            panel = small_samples.panel_name(rate, triage=triage)
+            aims = small_samples.truths(small_samples.draw(large // 4, rate, np.random.default_rng([seed, 4])))
+            for n_cases in sizes:
+                rng = np.random.default_rng([seed, 5, n_cases])
+                one = partial(small_samples.draw, n_cases, rate, rng, triage=triage)
+                rows += simulate(panel, n_cases, runs, one, small_samples.estimate, aims, observer)
+    return rows
+
+
 def reproduce(setting: Setting) -> Reproduction:
     """Table and figure of bias and coverage."""
-    rows = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
+    runs, large = (QUICK_RUNS, QUICK_LARGE) if setting.quick else (SERVICE_RUNS, LARGE)
+    small = run_small_samples(setting.seeds[0], runs=runs, large=large, observer=setting.observer)
+    large_samples = run(setting.seeds[0], quick=setting.quick, observer=setting.observer)
+    rows = large_samples + small
     columns = (
         "panel | estimator | cases | runs | truth | bias (in its own error) | spread | coverage | truth above, below"
     )
@@ -250,6 +273,6 @@ def reproduce(setting: Setting) -> Reproduction:
     return Reproduction(
         what="Bias of the estimators and coverage of their 95 % intervals",
         rows=[asdict(row) for row in rows],
-        text=markdown_table(columns, lines),
-        charts={"coverage": coverage_chart(rows)},
+        text=markdown_table(columns, lines) + "\n\n" + small_samples.goals_table(small),
+        charts={"coverage": coverage_chart(large_samples)},
     )

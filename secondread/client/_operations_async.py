@@ -1,4 +1,4 @@
-"""Operations of the API. Made from the OpenAPI document dd3f37c2f538e015.
+"""Operations of the API. Made from the OpenAPI document 2ed12392347ba5cb.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -805,10 +805,13 @@ class AsyncOperations:
         )
         return await self._model(models.InvitationOut, request)
 
-    async def start_import(self, content: bytes, *, idempotency_key: str | None = None) -> models.JobOut:
-        """Import a zip of images.  A job stores them; an optional `manifest.csv` has the columns file, external_id, patient, site, specimen, metadata, field.
+    async def start_import(
+        self, content: bytes, *, class_folders: bool | None = None, idempotency_key: str | None = None
+    ) -> models.JobOut:
+        """Import images and labels. As a zip.  A job stores them; an optional `manifest.csv` has the columns file, external_id, patient, site, specimen, metadata, field. Files of labels need the scope `labels:write`, too.
 
         Args:
+            class_folders: True: the name of each image's folder, a class, becomes its label, by one unnamed annotator.
             idempotency_key: Any text of 1 to 200 visible ASCII characters, new for each request. A repeated request with the same key and body returns the first response and stores nothing twice.
         """
         request = Request(
@@ -816,6 +819,7 @@ class AsyncOperations:
             "/v1/imports",
             content=content,
             kind="application/zip",
+            query={"class_folders": class_folders},
             headers={"Idempotency-Key": idempotency_key or new_key()},
         )
         return await self._model(models.JobOut, request)

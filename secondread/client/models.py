@@ -1,4 +1,4 @@
-"""What the API takes and answers. Made from the OpenAPI document dd3f37c2f538e015.
+"""What the API takes and answers. Made from the OpenAPI document 2ed12392347ba5cb.
 
 ``python -m tools.openapi_files`` makes it again; nobody edits it.
 """
@@ -811,6 +811,9 @@ class DriftOut(BaseModel):
     label_p_value: float | None
     """The p value of no shift of the labels, 0 to 1; null without labels or with too few patients."""
 
+    mix_change: MixChangeOut | None = None
+    """Largest change of a class's share, estimated from the predictions; null without reference labels or with one patient."""
+
     warnings: list[str]
     """Limits of these numbers, a sentence each."""
 
@@ -1075,8 +1078,11 @@ class ImportOut(BaseModel):
     counts: dict[str, int]
     """Number of rows by result: `created`, `known`, `failed`, `ignored`, `differs`."""
 
+    labels: dict[str, int]
+    """Number of labels by result: `stored`, `known`, `failed`."""
+
     rows: list[ImportRowOut]
-    """Rows in the order of the manifest; files without a row come last."""
+    """Rows in the order of the manifest, then files without a row, then failed labels."""
 
     next_cursor: str | None
     """Value of `cursor` for the next page; null on the last page."""
@@ -1099,6 +1105,9 @@ class ImportRowOut(BaseModel):
 
     detail: str
     """Reason for a failed or ignored row, or how a known cell differs from it; else empty."""
+
+    place: str | None = None
+    """File and row of a label that failed; null for cells and files."""
 
 
 class InvitationIn(BaseModel):
@@ -1249,6 +1258,9 @@ class LabelIn(BaseModel):
     round: Literal["planned", "adjudication"] | None = None
     """`planned`: an independent read; `adjudication`: a decision after disagreement. Null or left out: `planned`."""
 
+    at: AwareDatetime | None = None
+    """Time when the annotator gave the label, ISO 8601 with a time zone; at most five minutes ahead. Null or left out: not known."""
+
 
 class LabelOut(BaseModel):
     """A label as stored."""
@@ -1300,6 +1312,9 @@ class LabelOut(BaseModel):
 
     reading_seconds: float | None
     """Time from the display of the cell to the label, in seconds; null for outside labels."""
+
+    at: AwareDatetime | None = None
+    """Time when an outside annotator gave the label, in UTC; null if not known."""
 
     created_at: AwareDatetime
     """Time of creation, in UTC."""
@@ -1484,7 +1499,7 @@ class MetricsOut(BaseModel):
     """Shift from the training data, over all cells and for each site."""
 
     score_monitor: list[ScoreMonitorOut] | None = None
-    """Alarm on the champion's log score, over all cells and for each site."""
+    """Alarm on a champion that has become worse, over all cells and for each site."""
 
     groups: list[GroupOut]
     """Headline metrics of each group; empty without `group_by`."""
@@ -1494,6 +1509,22 @@ class MetricsOut(BaseModel):
 
     answer_sets: PublishedSets | None = None
     """Prediction sets of the model release; null if it has none."""
+
+
+class MixChangeOut(BaseModel):
+    """Largest change of a class's share, estimated from the predictions."""
+
+    class_code: str
+    """Code of the class whose share has changed most."""
+
+    change: float
+    """Estimated share of the class less its share of the training labels, −1 to 1."""
+
+    low: float
+    """Lower end of the 95% interval, which holds for all classes together."""
+
+    high: float
+    """Upper end of that interval."""
 
 
 class ModelAssistedOut(BaseModel):
@@ -1611,6 +1642,9 @@ class OutsideLabelIn(BaseModel):
 
     round: Literal["planned", "adjudication"] | None = None
     """`planned`: an independent read; `adjudication`: a decision after disagreement. Null or left out: `planned`."""
+
+    at: AwareDatetime | None = None
+    """Time when the annotator gave the label, ISO 8601 with a time zone; at most five minutes ahead. Null or left out: not known."""
 
     external_id: str
     """External id of the cell, 1 to 200 characters."""
@@ -2270,7 +2304,7 @@ class ReaderFitOut(BaseModel):
     """How a model was fitted and tested; gains are measured on the evaluation partition."""
 
     kind: str
-    """Model with the smallest of `left_out_losses`. It is `alike` (annotators do not differ), `rate` (each has an error rate), or what confusions are shrunk towards with the strength, such as `population 30`."""
+    """Model of names with the smallest of `left_out_losses`, or `alike` if `weight` is 0. It is `alike` (annotators do not differ), `rate` (each has an error rate), or what confusions are shrunk towards with the strength, such as `population 30`."""
 
     left_out_losses: dict[str, float]
     """Negative log-likelihood of a left-out label, in nats, for each candidate of `kind`."""
@@ -2301,6 +2335,9 @@ class ReaderFitOut(BaseModel):
 
     log_concentration_shift: float
     """Shift of `log_concentration`, a natural logarithm; 0 changes nothing."""
+
+    weight: float = 1.0
+    """Weight of the model of names in a mixture with equal annotators, 0 to 1; 0 ignores names."""
 
 
 class ReaderModelDetailOut(BaseModel):
@@ -2746,7 +2783,7 @@ class SaidOut(BaseModel):
 
 
 class ScoreMonitorOut(BaseModel):
-    """Alarm on the champion's clipped log score since its promotion."""
+    """Alarm on a champion that has become worse since its promotion."""
 
     site: str | None
     """Name of the site; null: all sites."""
@@ -2770,7 +2807,7 @@ class ScoreMonitorOut(BaseModel):
     """Probabilities below this value count as this value, 0 to 1."""
 
     tolerance: float
-    """Rise of the loss that raises no alarm, in nats per label."""
+    """Rise of the loss that raises no alarm, in nats per label; 0 since the alarm is on ranks."""
 
     level: float
     """Probability of a false alarm in a year, 0 to 1, over all sites."""

@@ -22,7 +22,7 @@ from tests.support.configs import quick_config
 from tests.support.images import encode, photo
 
 #: Image files of a data set, with their classes and partitions.
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, tuple[str, str | None]]] = {
     "classes": {f"{code}/{number}.png": (code, None) for code in ("left", "right") for number in range(6)},
     "images": {f"images/{code}/{number}.png": (code, None) for code in ("left", "right") for number in range(6)},
     "partitions": {

@@ -27,9 +27,10 @@ from ml.release.score import predict_files
 from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.training.calibrate import calibrate_run
-from ml.training.export import ParityError, check_head, export_run, to_onnx
+from ml.training.export import check_head, export_run, to_onnx
 from ml.training.fused import Fused
 from ml.training.networks import build_network
+from ml.training.release_checks import ParityError
 from ml.training.run_folder import RunFolder
 from tests.support.command import run_here
 from tests.support.images import encode

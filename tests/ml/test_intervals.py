@@ -13,6 +13,7 @@ from ml.calibration.calibrators import calibrate
 from ml.distributions.families import softmax_probs
 from ml.metrics import disagreement_loss, epistemic_loss, evaluate, expected_squared_loss, triage_recall
 from ml.metrics.accumulator import GroupSums, group_numbers
+from ml.metrics.bayesian_bootstrap import MANY
 from ml.metrics.evaluation import GroupEvaluation, evaluate_groups
 from ml.metrics.jackknife import SHARE, Bounds, Estimate, degrees_of_freedom, skewed_interval, skewness
 from ml.metrics.paired_difference import paired_change, paired_changes
@@ -94,8 +95,8 @@ def test_the_transformed_ends_are_quantiles() -> None:
 
 
 @pytest.mark.parametrize("yes", [0, 1])
-def test_where_all_terms_are_equal_the_interval_is_clopper_and_pearsons(yes: int) -> None:
-    n = 40
+def test_where_all_terms_of_many_cases_are_equal_the_interval_is_clopper_and_pearsons(yes: int) -> None:
+    n = MANY
     y = np.tile([[1, 1]] if yes else [[2, 0]], (n, 1))
     found = disagreement_loss(y, np.zeros(n))
     ends = [0.025 ** (1 / n), 1.0] if yes else [0.0, 1 - 0.025 ** (1 / n)]

@@ -291,6 +291,21 @@ def test_an_audit_of_an_export_is_that_of_its_labels(tmp_path: Path, predictions
     assert "6 of them have a label and 5 have two or more, 13 labels in all, by 3 annotators" in out.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
+def test_class_folders_are_audited_and_known_by_the_names_of_their_files(tmp_path: Path) -> None:
+    predictions, pages = tmp_path / "p.csv", []
+    predictions.write_text("case_id,prob:blast,prob:lymphocyte\na,0.5,0.5\n")
+    for code in ("blast", "lymphocyte"):
+        (tmp_path / code / code).mkdir(parents=True)
+        (tmp_path / code / code / "a.png").touch()
+        out = tmp_path / f"{code}.html"
+        done = run_here("audit", tmp_path / code, "--predictions", predictions, "-o", out)
+        assert done.returncode == 0, done.stderr
+        pages.append(re.findall(r"[0-9a-f]{64}", out.read_text()))
+    assert (pages[0][0] == pages[1][0], pages[0][1] == pages[1][1]) == (False, True)
+
+
 def test_agreement_of_an_export_is_that_of_its_table(tmp_path: Path) -> None:
     table = to_label_table(read_label_file(FILES / "wide.csv"))
     assert read_labels(table.columns).counts().sum() == 13

@@ -160,7 +160,7 @@ def test_kept_outputs_are_half_precision_and_leading_components(tmp_path: Path) 
     assert (network, list(kept)) == ("compact", ["Raw", "TTA"])
     np.testing.assert_allclose(kept["TTA"].logits, several.logits[:12], rtol=1e-3)
     np.testing.assert_array_equal(kept["TTA"].features[11], kept["Raw"].features)
-    distances = [((each[:, None] - each[None]) ** 2).sum(-1) for each in (raw.features, kept["Raw"].features)]
-    np.testing.assert_allclose(*distances, rtol=0.01, atol=0.05)
+    before, after = (((each[:, None] - each[None]) ** 2).sum(-1) for each in (raw.features, kept["Raw"].features))
+    np.testing.assert_allclose(after, before, rtol=0.01, atol=0.05)
     with pytest.raises(ValueError, match="Raw has outputs of 40 images; the data set has 41"):
         read_kept_outputs(path, 41, 4)

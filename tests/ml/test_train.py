@@ -42,9 +42,10 @@ from ml.training.augmentation import (
 from ml.training.calibrate import calibrate_run
 from ml.training.data import DeviceData
 from ml.training.evaluation import validate
-from ml.training.export import ParityError, check_parity, export_run, to_onnx
+from ml.training.export import check_parity, export_run, to_onnx
 from ml.training.learner import Learner, StepReport, average_weights, count_weighted_nll
 from ml.training.networks import NETWORK_NAMES, build_network
+from ml.training.release_checks import ParityError
 from ml.training.run_folder import RunFolder
 from ml.training.train import train
 from ml.util.files import read_json, write_json

@@ -1,0 +1,221 @@
+"""Intervals from few cells: the Bayesian bootstrap, ranges, and warnings."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from ml.agreement.coefficients import cohen_kappa, fleiss_kappa, krippendorff_alpha
+from ml.metrics import (
+    calibration_loss,
+    disagreement_calibration_loss,
+    epistemic_loss,
+    evaluate,
+)
+from ml.metrics.accumulator import GroupSums
+from ml.metrics.bayesian_bootstrap import MANY, mean_interval
+from ml.metrics.evaluation import evaluate_groups
+from ml.metrics.jackknife import Replicates, skewed_interval
+from ml.metrics.ordinal import weighted_kappa
+from ml.reproduce import small_samples
+from ml.reproduce.coverage import run_small_samples
+from ml.util.arrays import FloatArray
+
+
+def rare(seed: int, n: int, *, weighted: bool = False) -> tuple[FloatArray, FloatArray]:
+    """Terms with a few gross errors, and weights."""
+    rng = np.random.default_rng(seed)
+    terms = np.where(rng.random(n) < 0.04, 1.8, rng.uniform(-0.2, 0.1, n))
+    return terms, rng.choice([1.0, 10.0], n) if weighted else np.ones(n)
+
+
+@pytest.mark.parametrize("n", [8, 50, 400])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_ends_are_quantiles_of_draws(n: int, weighted: bool) -> None:
+    terms, weights = rare(n, n, weighted=weighted)
+    rng, largest, runs = np.random.default_rng(0), weights.max(), 30
+    draws = []
+    for _ in range(runs):
+        shares, edges = rng.exponential(size=(4_000, n)), largest * rng.gamma(0.5, size=(4_000, 2))
+        draws.append((shares @ (weights * terms) + edges @ [-0.5, 2.0]) / (shares @ weights + edges.sum(axis=1)))
+    expected = np.quantile(np.concatenate(draws), [0.025, 0.975])
+    found = mean_interval(weights * terms, weights, largest, -0.5, 2.0)
+    np.testing.assert_allclose(found, expected, atol=0.015 * np.ptp(expected))
+
+
+@pytest.mark.parametrize("n", [10, 50, 1_000])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_terms_of_no_and_yes_give_jeffreys_interval(n: int, share: float) -> None:
+    hits = round(share * n)
+    expected = beta.ppf([0.025, 0.975], hits + 0.5, n - hits + 0.5)
+    found = mean_interval(np.repeat([1.0, 0.0], [hits, n - hits]), np.ones(n), 1.0, 0.0, 1.0)
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.ptp(expected))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(2, 80), unit=st.floats(0.01, 100), weighted=st.booleans())
+def test_order_unit_and_direction_do_not_matter(seed: int, n: int, unit: float, weighted: bool) -> None:
+    terms, weights = rare(seed, n, weighted=weighted)
+    largest = weights.max()
+    low, high = mean_interval(weights * terms, weights, largest, -0.5, 2.0)
+    assert -0.5 < low < high < 2.0
+    order = np.random.default_rng(seed).permutation(n)
+    mirrored = mean_interval(-(weights * terms)[order], weights[order], largest, -2.0, 0.5)
+    np.testing.assert_allclose(mirrored, (-high, -low), rtol=1e-6, atol=1e-8)
+    scaled = mean_interval(unit**2 * weights * terms, unit * weights, unit * largest, -0.5 * unit, 2.0 * unit)
+    np.testing.assert_allclose(scaled, (low * unit, high * unit), rtol=1e-6, atol=1e-8 * unit)
+
+
+def test_with_many_cases_and_enough_large_terms_it_is_as_short_as_students_t() -> None:
+    for seed in range(8):
+        terms, ones = rare(seed, 1_000)
+        assert (terms > 0.75).sum() >= 10
+        low, high = mean_interval(terms, ones, 1.0, -0.5, 2.0)
+        influence = (terms - terms.mean()) / len(terms)
+        other_low, other_high = skewed_interval(terms.mean(), float(np.sqrt((influence**2).sum())), influence, 1_000)
+        assert 0.95 < (high - low) / (other_high - other_low) < 1.03
+
+
+def test_cells_on_which_annotators_agree_leave_room_for_disagreement() -> None:
+    """Twenty pairs of equal labels are compatible with a rate of 14 %."""
+    y, f, phi = np.tile([2, 0], (20, 1)), np.tile([0.9, 0.1], (20, 1)), np.full(20, 0.05)
+    evaluation = evaluate(y, f, phi)
+    for name, value, least in (("EL", 0.02, 0.2), ("L_D", 0.0025, 0.1), ("CE_D", 0.05, 0.0625)):
+        found = evaluation.metrics[name]
+        assert found.low is not None
+        assert found.high is not None
+        assert found.value == pytest.approx(value)
+        assert found.low <= value < least < found.high, name
+    assert evaluation.metrics["CE_D"].low == 0
+    assert [text.split(" (")[0] for text in evaluation.warnings] == ["fewer than ten disagreements"]
+    y[:10] = [1, 1]
+    assert not any("fewer than ten" in text for text in evaluate(y, f, phi).warnings)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(3, 12), clustered=st.booleans())
+def test_skill_and_coefficients_never_exceed_one(seed: int, n: int, clustered: bool) -> None:
+    rng = np.random.default_rng(seed)
+    f = rng.dirichlet([0.4] * 3, n)
+    y = np.array([rng.multinomial(2, row) for row in f])
+    patients = rng.integers(0, max(n // 2, 2), n) if clustered else None
+    labels = np.array([np.repeat(range(3), row) for row in y])
+    metrics = evaluate(y, f, cluster=patients).metrics
+    found = {
+        "skill": metrics["skill"],
+        "skill_D": metrics["skill_D"],
+        "alpha": krippendorff_alpha(y, cluster=patients),
+        "ordinal alpha": krippendorff_alpha(y, level="ordinal", cluster=patients),
+        "Fleiss": fleiss_kappa(y),
+        "Cohen": cohen_kappa(*labels.T, 3, cluster=patients),
+        "weighted": weighted_kappa(y, f, cluster=patients),
+    }
+    for name, estimate in found.items():
+        if estimate.low is not None and estimate.high is not None:
+            assert estimate.low <= estimate.value <= estimate.high <= 1, name
+
+
+def test_no_disagreement_is_no_proof_of_agreement() -> None:
+    found = krippendorff_alpha(np.repeat([[2, 0], [0, 2]], 10, axis=0))
+    assert found.value == found.high == 1
+    assert found.low == pytest.approx(1 - beta.ppf(0.975, 0.5, 20.5) / 0.5, abs=0.01)
+
+
+def test_a_skill_that_no_case_moves_has_the_interval_of_its_loss() -> None:
+    y, f = np.repeat([[2, 0], [0, 2]], 25, axis=0), np.repeat([[0.9, 0.1], [0.1, 0.9]], 25, axis=0)
+    metrics = evaluate(y, f).metrics
+    loss, skill = metrics["L"], metrics["skill"]
+    assert loss.low is not None
+    assert loss.high is not None
+    np.testing.assert_allclose([skill.low, skill.high], [1 - loss.high / 0.5, 1 - loss.low / 0.5], rtol=1e-9)
+
+
+def test_skill_is_a_skewed_interval_of_the_logarithm() -> None:
+    rng = np.random.default_rng(4)
+    f = rng.dirichlet([1.0, 1.0], 80)
+    y = np.array([rng.multinomial(3, row) for row in f])
+    found = krippendorff_alpha(y)
+    without = np.array([krippendorff_alpha(np.delete(y, i, axis=0)).value for i in range(80)])
+    logs = Replicates(np.log(1 - found.value), np.log(1 - without))
+    error = logs.standard_error()
+    assert error is not None
+    low, high = skewed_interval(logs.value, error, logs.value - logs.without, 80)
+    np.testing.assert_allclose([found.low, found.high], 1 - np.exp([high, low]), rtol=1e-9)
+
+
+def test_honest_predictions_are_not_called_impossible() -> None:
+    """With 200 classes no two labels need agree by chance."""
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        f = rng.dirichlet([1.0] * 200, 50)
+        y = np.array([rng.multinomial(2, row) for row in f])
+        assert not any("impossible" in text for text in evaluate(y, f).warnings)
+    labels = np.repeat([[3, 0], [1, 2]], 40, axis=0)
+    assert any("impossible" in text for text in evaluate(labels, labels / 3).warnings)
+
+
+def test_worse_needs_a_difference_that_matters() -> None:
+    y = np.repeat([[2, 0], [0, 2], [1, 1]], 400, axis=0)
+    for move, word in ((0.01, "no better"), (0.15, "worse")):
+        f = np.tile([0.5 + move, 0.5 - move], (len(y), 1))
+        said = [text for text in evaluate(y, f, np.full(len(y), 1 / 3)).warnings if "class frequencies" in text]
+        assert len(said) == 1
+        assert word in said[0]
+
+
+def test_calibration_without_a_pair_in_any_bin_is_undefined() -> None:
+    y, f = np.array([[2, 0], [1, 1], [0, 2]]), np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
+    assert np.isnan(calibration_loss(y, f).value)
+    assert np.isnan(disagreement_calibration_loss(y, [0.1, 0.5, 0.9]).value)
+    metrics = evaluate(y, f, [0.1, 0.5, 0.9]).to_dict()["metrics"]
+    assert {name: metrics[name]["value"] for name in ("CL", "CE", "CL_D", "CE_D")} == dict.fromkeys(
+        ("CL", "CE", "CL_D", "CE_D")
+    )
+
+
+def test_a_stream_of_few_cells_has_the_intervals_of_its_cells() -> None:
+    """Where no two cells share a group; fewer warnings cannot come of it either."""
+    sample = small_samples.draw(50, 0.05, np.random.default_rng(1))
+    sums = GroupSums(3, by_patient=False, n_groups=4_000)
+    sums.add(sample.counts, sample.probs, sample.dpe, units=np.arange(50))
+    assert (sums.used[1] <= 1).all()
+    stream, whole = evaluate_groups(sums, sums), evaluate(sample.counts, sample.probs, sample.dpe)
+    for name in ("EL", "L", "L_D", "agreement", "skill_D", "CL_D"):
+        one, other = stream.metrics[name], whole.metrics[name]
+        np.testing.assert_allclose(
+            [one.low or np.nan, one.high or np.nan], [other.low or np.nan, other.high or np.nan], rtol=1e-6
+        )
+    assert any("fewer than ten" in text for text in stream.warnings)
+
+
+def test_from_many_cells_on_it_is_students_t() -> None:
+    y, f = np.tile([2, 0], (MANY, 1)), np.tile([0.9, 0.1], (MANY, 1))
+    y[: MANY // 2] = [1, 1]
+    found, terms = epistemic_loss(y, f), np.repeat([-0.18, 0.02], MANY // 2)
+    influence = (terms - terms.mean()) / (MANY - 1)
+    low, high = skewed_interval(found.value, found.se or 0, influence, MANY)
+    np.testing.assert_allclose([found.low, found.high], [low, high], rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_small_samples_cover() -> None:
+    """In 150 runs of each world; the chance of a failure is below 1 in 1,000."""
+    rng = np.random.default_rng(11)
+    for rate in small_samples.RATES:
+        aims = small_samples.truths(small_samples.draw(400_000, rate, rng))
+        above = 0
+        for _ in range(150):
+            found = small_samples.estimate(small_samples.draw(50, rate, rng))["EL"]
+            assert found.high is not None
+            above += aims["EL"] > found.high
+        assert above <= 14
+
+
+@pytest.mark.heavy
+def test_small_samples_reach_their_goals() -> None:
+    rows = run_small_samples(1, runs=1_000)
+    for row in rows:
+        assert row.coverage > small_samples.GOAL[0] - 0.02, row
+        assert row.above < small_samples.MOST_FLATTERING + 0.015, row
