@@ -25,8 +25,8 @@ def to_label_table(
 
     Args:
         rows: rows of the file.
-        case_ids: cases of the predictions. An image has the case of its name, else of its file name without extension if
-            no folder differs, else its name.
+        case_ids: cases of the predictions. An image has the case of its name, else of its file name without extension
+            if no folder differs, else its name.
         classes: the classes that may occur; all that occur if omitted.
 
     Returns:
