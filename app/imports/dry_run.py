@@ -216,7 +216,7 @@ _BATCH = 32
 
 def begin_check(session: Session, context: ServiceContext, principal: Principal, archive: ReceivedArchive) -> JobView:
     """Ask what the import of an archive would do; the archive goes to where the job looks for it."""
-    return import_job.submit_with(session, context, principal, import_job.CHECK, archive)
+    return import_job.begin_import(session, context, principal, archive, kind=import_job.CHECK)
 
 
 def check_import(job: RunningJob) -> CheckCounts:

@@ -65,22 +65,9 @@ def begin_import(
     part: tuple[int, int] | None = None,
     *,
     class_folders: bool = False,
+    kind: str = "import",
 ) -> JobView:
-    """Ask for the import of an archive that can be opened, or of the part i of n, which goes to where the job looks."""
-    return submit_with(session, context, principal, "import", archive, part, class_folders=class_folders)
-
-
-def submit_with(
-    session: Session,
-    context: ServiceContext,
-    principal: Principal,
-    kind: str,
-    archive: ReceivedArchive,
-    part: tuple[int, int] | None = None,
-    *,
-    class_folders: bool = False,
-) -> JobView:
-    """Ask for a job with an archive, which goes to where the job looks for it."""
+    """Ask for the import of an archive that can be opened, or of the part i of n; it goes to where the job looks."""
     if archive.has_labels or class_folders:
         require_label_scope(principal)
     choices = {"labels": archive.has_labels, "class_folders": class_folders}
@@ -172,6 +159,8 @@ def archive_of_job(job: RunningJob) -> Iterator[ImportArchive]:
     """The archive of an import, or of a check."""
     try:
         with open_job_archive(job.context, job.job_id, job.parameters.get("check")) as archive:
+            if "labels" not in job.parameters:  # asked for before labels were imported, without their scope
+                archive.label_files.clear()
             yield archive
     except FileNotFoundError as exc:
         when = Message("{days} days after the import ended, or when a patient was erased", days=KEPT_FOR_RETRIES.days)

@@ -40,6 +40,9 @@ class ArchiveLabels:
         self._archive, self._class_folders = archive, class_folders
         self._codes, self._classes = [one.code for one in classes], _index_classes(classes)
         self._rows, self._by_id, self._by_name = _index_rows(archive.rows)
+        self._folders = {str(folder) for row in archive.rows for folder in PurePosixPath(row.file).parents}
+        #: By label file, what its paths have before those of the archive.
+        self._outer = defaultdict[str, set[str]](set)
         if class_folders and not self.has_class_folders():
             raise ArchiveError(
                 "the folders of the images are not all named like classes; the classes are {classes}",
@@ -58,8 +61,10 @@ class ArchiveLabels:
         for file in self._archive.label_files:
             before = n
             try:
-                for _ in self._archive.read_labels(file):
+                for row in self._archive.read_labels(file):
                     n += 1
+                    if isinstance(row, LabelRow) and (outer := self._outer_folder(row.image)) is not None:
+                        self._outer[file].add(outer)
                     if n > MAX_ROWS:
                         raise ArchiveError("more than {n:,} labels; send several archives", n=MAX_ROWS)
             except ArchiveError:
@@ -72,7 +77,7 @@ class ArchiveLabels:
     def __iter__(self) -> Iterator[ImportLabel]:
         """Every label, folders first, then files by name, in the order of their rows."""
         for number, (file, row) in enumerate(self._read(), 1):
-            place = posixpath.join(posixpath.dirname(file), row.place)
+            place = posixpath.join(posixpath.dirname(file), row.place)[:500]
             if isinstance(row, BadRow):
                 yield ImportLabel(number, place, (), None, row.reason)
             else:
@@ -84,6 +89,8 @@ class ArchiveLabels:
         except ValueError as exc:
             return ImportLabel(number, place, [_storable(row.image)], None, str(exc))
         external_ids = _possible_ids(row.image) if cell is None else [cell.fields["external_id"]]
+        if cell is None and self._is_local(file, row.image):  # short ids may be of images in other folders
+            external_ids = external_ids[:1]
         body, problem = None, ""
         try:
             body = self._make_body(row, external_ids[0])
@@ -108,17 +115,27 @@ class ArchiveLabels:
         return bool(folders) and all(self._classes.get(folder.casefold()) is not None for folder in folders)
 
     def _find_cell(self, file: str, image: str) -> ArchiveRow | None:
-        """Row of the image that a label file names: by its path, its external id, or the end of its path."""
-        path = posixpath.normpath(PurePosixPath(file).parent / image)
-        if path in self._rows:
-            return self._only(image, self._rows[path])
+        """Row of the image that a label file names: by its path or external id, else the end of its path."""
+        named = self._rows.get(posixpath.normpath(PurePosixPath(file).parent / image), [])
         if image in self._by_id:
-            return self._by_id[image]
-        alike = self._by_name.get(PurePosixPath(image).name, [])
-        ends = [row for row in alike if f"/{row.file}".endswith(f"/{image.lstrip('/')}")]
-        if not ends and len(alike) == 1 and image.endswith(f"/{alike[0].file}"):
-            return alike[0]  # in a folder that has been packed without those above it
-        return self._only(image, ends) if ends else None
+            named = [*named, self._by_id[image]]
+        alike = [] if named else self._by_name.get(PurePosixPath(image).name, [])
+        folder = f"{posixpath.dirname(file)}/" if self._is_local(file, image) else ""
+        named = named or [
+            r for r in alike if r.file.startswith(folder) and f"/{r.file}".endswith(f"/{image.lstrip('/')}")
+        ]
+        if not named and len(self._outer[file]) == 1 and self._outer_folder(image) is not None:
+            return alike[0]
+        return self._only(image, named) if named else None
+
+    def _is_local(self, file: str, image: str) -> bool:
+        """Whether a name without a folder is of an image in that of its labels, since there are images in it."""
+        return "/" not in image and posixpath.dirname(file) in self._folders
+
+    def _outer_folder(self, image: str) -> str | None:
+        """What a path has before that of the archive, if the archive was packed without it."""
+        rows = self._by_name.get(PurePosixPath(image).name, [])
+        return image.removesuffix(rows[0].file) if len(rows) == 1 and image.endswith(f"/{rows[0].file}") else None
 
     def _only(self, image: str, rows: Sequence[ArchiveRow]) -> ArchiveRow:
         first, *others = dict.fromkeys(row.fields["external_id"] for row in rows)
@@ -146,7 +163,7 @@ class ArchiveLabels:
         if code is None:
             classes = ", ".join(self._codes)
             raise ValueError(
-                Message("unknown class {label}; the classes are {classes}", label=repr(text), classes=classes)
+                Message("unknown class {label}; the classes are {classes}", label=repr(text[:80]), classes=classes)
             )
         return code
 

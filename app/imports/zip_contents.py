@@ -72,6 +72,8 @@ def find_label_format(name: str, stream: IO[bytes]) -> Format | None:
 
 MANIFEST = "manifest.csv"
 MAX_ENTRIES, MAX_ROWS, MAX_IMAGE, MAX_MANIFEST = 200_000, 200_000, 12 * 1024**2, 64 * 1024**2
+#: Bytes of a file of labels: the objects of a document may take 25 times its size.
+MAX_LABELS = 32 * 1024**2
 #: Bytes of the list of files at the end of an archive: opening an archive builds an object per entry of it.
 MAX_DIRECTORY = 32 * 1024**2
 #: How many bytes an archive may unpack to per byte of its own, beyond an amount that any archive may.
@@ -268,8 +270,8 @@ class ImportArchive:
     def read_labels(self, file: str) -> Iterator[LabelRow | BadRow]:
         """Rows of a file of labels, one by one; raises ``ValueError`` if the file cannot be read."""
         info = self._entries[file]
-        if info.file_size > MAX_MANIFEST and PurePosixPath(file).suffix.lower() in _DOCUMENTS:
-            raise ValueError(Message("the file is larger than {max_image} MiB", max_image=MAX_MANIFEST // 1024**2))
+        if info.file_size > MAX_LABELS:
+            raise ValueError(Message("the file is larger than {max_image} MiB", max_image=MAX_LABELS // 1024**2))
         try:
             with self._opened(info) as stream:
                 yield from read_label_file(cast(BinaryIO, stream), self.label_files[file])

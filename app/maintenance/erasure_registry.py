@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import ColumnElement, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.audit.anchor import append_lines, open_append_only
@@ -222,8 +222,8 @@ def _import_rows(
     session: Session, cases: Sequence[Case], specimens: Sequence[Specimen], *patients: str
 ) -> list[ImportRow]:
     # Checks name a case beside others that have its image, and rows that were refused their specimen. Of files that an
-    # import ignored, and labels of cells that it did not find, nobody knows whom they are about: those of the same
-    # imports all go.
+    # import ignored, and of label files, nobody knows whom their names are about: rows with them of the same imports
+    # all go.
     ids, external_ids = [case.id for case in cases], [case.external_id for case in cases]
     names = [f'"name": {json.dumps(specimen.external_id, ensure_ascii=False)}' for specimen in specimens]
     conditions = [ImportRow.detail.contains(name, autoescape=True) for name in names]
@@ -231,7 +231,7 @@ def _import_rows(
     conditions += [ImportRow.patient.in_(patients), ImportRow.case_id.in_(ids), ImportRow.external_id.in_(external_ids)]
     rows = list(session.execute(select(ImportRow).where(or_(*conditions)).with_for_update()).scalars())
     row_keys, imports = {(row.job_id, row.row) for row in rows}, {row.job_id for row in rows}
-    of_nobody = or_(ImportRow.status == "ignored", and_(ImportRow.place.is_not(None), ImportRow.case_id.is_(None)))
+    of_nobody = or_(ImportRow.status == "ignored", ImportRow.place.is_not(None))
     others = select(ImportRow).where(of_nobody, ImportRow.job_id.in_(imports)).with_for_update()
     return rows + [row for row in session.execute(others).scalars() if (row.job_id, row.row) not in row_keys]
 

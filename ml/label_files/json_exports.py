@@ -39,7 +39,7 @@ def _read_annotation(place: str, data: Mapping[str, Any], annotation: Mapping[st
     answers = [row for row in answers if str(row.get("type")) not in _NOTES]
     others = [str(row.get("type")) for row in answers if row.get("type") != "choices"]
     if others:
-        return BadRow(place, Message("{kind} is not a label of the whole image", kind=others[0]))
+        return BadRow(place, Message("{kind} is not a label of the whole image", kind=others[0][:80]))
     choices = [choice for row in answers for choice in _list_choices(row.get("value"))]
     if len(choices) != 1 or not isinstance(choices[0], str) or not choices[0]:
         return BadRow(place, Message("{n} choices, and one is needed", n=len(choices)))
@@ -121,18 +121,27 @@ def read_coco(stream: BinaryIO) -> Rows:
 
 def _names(document: Mapping[str, Any], what: str, key: str) -> dict[str, str]:
     """Names of images or categories by their id."""
-    rows = document.get(what)
+    names: dict[str, str] = {}
     try:
-        return {str(row["id"]): str(row[key]).replace("\\", "/") for row in rows}  # type: ignore[union-attr]
+        for row in document.get(what):  # type: ignore[union-attr]
+            name = str(row[key]).replace("\\", "/")
+            if names.setdefault(str(row["id"]), name) != name:
+                raise LabelFileError(f"'{what}': id {str(row['id'])[:80]} is given twice; number them again")
     except (KeyError, TypeError) as exc:
         raise LabelFileError(f"'{what}' must be a list of objects with id and {key}") from exc
+    return names
 
 
 def _load(stream: BinaryIO, kind: type) -> Any:
     try:
-        document = json.load(stream)
+        text = stream.read().decode("utf-8-sig")
+        document = json.loads(text)
+        if "\\u" in text:  # half of a surrogate pair cannot be stored
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as exc:
         raise LabelFileError(f"this is no JSON: {exc}") from exc
+    if "\\u0000" in text:
+        raise LabelFileError("a text contains the character U+0000: delete it")
     if not isinstance(document, kind):
         expected = "a list of tasks" if kind is list else "an object with images, annotations and categories"
         raise LabelFileError(f"{expected} is needed, got {type(document).__name__}")

@@ -25,8 +25,8 @@ def to_label_table(
 
     Args:
         rows: rows of the file.
-        case_ids: cases of the predictions. An image has the case of its name, else of its file name without folder and
-            extension, else its name.
+        case_ids: cases of the predictions. An image has the case of its name, else of its file name without extension
+            if no folder differs, else its name.
         classes: the classes that may occur; all that occur if omitted.
 
     Returns:
@@ -85,7 +85,8 @@ def match_images(images: Iterable[str], case_ids: Sequence[str]) -> dict[str, st
     matched: dict[str, str] = {}
     image_of: dict[str, str] = {}
     for image in images:
-        fitting = [image] if image in exact else by_stem.get(_stem(image), [image])
+        fitting = [image] if image in exact else [one for one in by_stem[_stem(image)] if _may_be_same(one, image)]
+        fitting = fitting or [image]
         if len(fitting) > 1:
             raise LabelFileError(f"image {image!r} fits several cases, {fitting[0]!r} and {fitting[1]!r}")
         matched[image] = fitting[0]
@@ -93,6 +94,16 @@ def match_images(images: Iterable[str], case_ids: Sequence[str]) -> dict[str, st
         if other != image:
             raise LabelFileError(f"images {other!r} and {image!r} fit one case, {fitting[0]!r}")
     return matched
+
+
+def _may_be_same(case_id: str, image: str) -> bool:
+    """Whether no folder tells them apart: one is the end of the other.
+
+    >>> _may_be_same("b/1", "a/b/1.png"), _may_be_same("a/1.png", "b/1.png")
+    (True, False)
+    """
+    one, other = (f"/{IMAGE_END.sub('', name).lstrip('/')}" for name in (case_id, image))
+    return one.endswith(other) or other.endswith(one)
 
 
 def _stem(name: str) -> str:

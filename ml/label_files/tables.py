@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from io import TextIOWrapper
 from typing import BinaryIO, Literal
@@ -13,15 +14,18 @@ from ml.messages import Message
 _IMAGE = ("image", "case_id", "file", "external_id")
 _TIME = ("at", "time")
 _BLINDED = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False, "": False}
-#: Columns of other tables, which no annotator is named after.
-_OTHERS = re.compile(r"(prob|count):|(case_id|image|file|external_id|patient|site|specimen|partition)$")
+#: Columns of other tables, and of those with a row per label: no annotator is named after them.
+_OTHERS = re.compile(
+    r"(prob|count):|(case_id|image|file|external_id|patient|site|specimen|partition|annotator|label|at|time|blinded)$"
+)
 #: Class numbers as pandas writes a column of them with gaps.
 _WHOLE = re.compile(r"(-?\d+)\.0")
 
 
 def find_kind_of_table(start: bytes) -> Literal["labels", "wide"] | None:
     """Tell a table of labels from one with a column per annotator, by its first line."""
-    header = next(csv.reader([start.splitlines()[0].decode("utf-8", errors="replace")]), []) if start else []
+    cells = next(csv.reader([start.splitlines()[0].decode("utf-8", errors="replace")]), []) if start else []
+    header = [cell.strip().casefold() for cell in cells]
     if "label" in header:
         return "labels" if set(_IMAGE) & set(header) else None
     return None if len(header) < 3 or any(map(_OTHERS.match, header[1:])) else "wide"
@@ -71,6 +75,8 @@ def _read_rows(stream: BinaryIO, required: tuple[str, ...]) -> Iterator[tuple[st
     try:
         rows = csv.reader(text, strict=True)
         header = [cell.strip() for cell in next(rows, [])]
+        if required:  # else columns are named after annotators
+            header = [name.casefold() for name in header]
         _check_header(header, required)
         for number, cells in enumerate(rows, start=2):
             place = f"row {number}"
@@ -88,10 +94,11 @@ def _read_rows(stream: BinaryIO, required: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _check_header(header: list[str], required: tuple[str, ...]) -> None:
-    names = ", ".join(header)
     if len(header) < 2:
         raise LabelFileError("row 1: at least two columns, separated by commas, are needed")
-    if len(set(header)) < len(header):
-        raise LabelFileError(f"row 1: there are several columns {max(header, key=header.count)!r}")
+    ((name, n),) = Counter(header).most_common(1)
+    if n > 1:
+        raise LabelFileError(f"row 1: there are several columns {name[:80]!r}")
+    names = ", ".join(header)[:200]
     if not set(required) <= set(header) or (required and not set(_IMAGE) & set(header)):
         raise LabelFileError(f"row 1: columns label and image (or case_id, file, external_id) are needed, not {names}")

@@ -492,6 +492,8 @@ def evaluate_cases(cases: Cases, options: EvaluationOptions) -> Evaluation:
             names = case_column(cases.labels, options.cluster, cases.place).astype(str)
             groups = np.unique(names, return_inverse=True)[1][labels.case]
         warnings += reader_warnings(labels.case, labels.annotator, labels.label, groups)
+    elif cases.counts.sum(axis=1).max(initial=0) == 1:
+        warnings.append("no annotator is named (column 'annotator'): each cell has one label, by one unnamed annotator")
     return replace(evaluation, metrics=metrics, warnings=tuple(warnings))
 
 

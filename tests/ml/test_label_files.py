@@ -26,7 +26,7 @@ from ml.label_files import (
     read_label_file,
     to_label_table,
 )
-from ml.tables import read_labels
+from ml.tables import evaluate, read_labels
 from tests.support.command import run_here
 
 FILES = Path(__file__).parent / "label_files"
@@ -138,6 +138,13 @@ def test_a_table_of_labels_states_annotators_times_and_blinding() -> None:
     }
 
 
+@pytest.mark.parametrize("header", ["image, annotator, label, at", "Image,Annotator,Label,At"])
+def test_spaces_and_capitals_in_a_header_change_no_column(header: str) -> None:
+    table = BytesIO(f"{header}\na.png, ana, Blast, 2026-03-01\n".encode())
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    assert labels_of(table) == [LabelRow("a.png", "ana", "Blast", at, False, "row 2")]
+
+
 @pytest.mark.parametrize(
     ("meta", "task", "annotator"),
     [
@@ -170,10 +177,15 @@ def test_tags_of_cvat_are_of_the_assignee(meta: str, task: str, annotator: str) 
         ("a.xml", "<annotations><image>", "this is no XML: no element found: line 1"),
         ("a.json", '[{"id": 1, "image": "a.png", "choice": "blast"}]', "task 1: there is no 'data'"),
         ("a.json", '{"images": [{"id": 1}], "annotations": [], "categories": []}', "objects with id and file_name"),
+        ("a.json", '[{"data": {"image": "\\ud800"}}]', "surrogates not allowed"),
+        ("a.json", '[{"data": {"image": "\\u0000"}}]', "U+0000"),
         ("a.json", "[" * 100_000, "this is no JSON"),
         ("a.csv", "image;annotator;label\na;b;c\n", "the format of the labels cannot be detected"),
         ("a.csv", "case_id,prob:blast,prob:monocyte\na,0.5,0.5\n", "the format of the labels cannot be detected"),
         ("a.csv", "image,label,label\na,b,c\n", "row 1: there are several columns 'label'"),
+        ("a.csv", "image,annotator,lable\na,b,c\n", "the format of the labels cannot be detected"),
+        ("a.csv", "image,label," + ",".join(f"c{n}" for n in range(50_000)) + ",c1\n", "several columns 'c1'"),
+        ("a.json", '{"images": [{"id": 1, "file_name": "a"}, {"id": "1", "file_name": "b"}]}', "id 1 is given twice"),
         ("a.csv", "image,label\nä,b\n".encode("latin-1"), "'CSV UTF-8"),
     ],
 )
@@ -232,6 +244,10 @@ def test_images_have_the_case_of_their_name_else_of_their_file() -> None:
         "s2/a.png": "s2/a.png",
     }
     assert match_images(["S1/v1.0.jpeg", "z.png"], ["v1.0"]) == {"S1/v1.0.jpeg": "v1.0", "z.png": "z.png"}
+    assert match_images(["s2/a.png", "/home/me/s1/b.png"], ["s1/a.png", "s1/b"]) == {
+        "s2/a.png": "s2/a.png",
+        "/home/me/s1/b.png": "s1/b",
+    }
     with pytest.raises(LabelFileError, match=r"'a\.png' fits several cases, 's1/a.png' and 's2/a.png'"):
         match_images(["a.png"], ["s1/a.png", "s2/a.png"])
     with pytest.raises(LabelFileError, match=r"images 's1/a.png' and 's2/a.png' fit one case, 'a'"):
@@ -310,3 +326,11 @@ def test_an_unknown_class_and_an_image_without_a_prediction_are_named(tmp_path: 
     (tmp_path / "more.csv").write_text("image,annotator,label\ncell 1.png,ana,blast\ncell 9.png,ana,blast\n")
     done = run_here("audit", tmp_path / "more.csv", *command)
     assert "case 'cell 9.png' has a label but no prediction, 1 in all" in done.stderr
+
+
+def test_labels_without_a_column_of_annotators_are_stated() -> None:
+    predictions = {"case_id": ["a", "b"], "prob:x": [0.5, 0.25], "prob:y": [0.5, 0.75]}
+    labels = {"case_id": ["a", "b"], "annotater": ["r", "s"], "label": ["x", "y"]}
+    assert any("no annotator is named" in warning for warning in evaluate(labels, predictions).warnings)
+    labels["annotator"] = labels.pop("annotater")
+    assert not any("no annotator is named" in warning for warning in evaluate(labels, predictions).warnings)
