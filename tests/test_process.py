@@ -203,8 +203,8 @@ def test_releases_are_promoted_and_rolled_back_by_alias(tiny_release: Path, tmp_
         ("release promote 01890000-0000-7000-8000-000000000000 --reason x", "no such release"),
         ("predict nowhere x.png", "no card.json"),
         ("train --data nonsense --out run", "neither a folder nor"),
-        ("calibrate nowhere", "not"),
-        ("export nowhere --out x", "not a training run"),
+        ("calibrate nowhere", "no such folder"),
+        ("export nowhere --out x", "no such folder"),
     ],
 )
 def test_failures_are_one_line_and_status_1(command: str, words: str, upgraded: Installation) -> None:

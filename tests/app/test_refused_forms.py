@@ -34,7 +34,7 @@ PLAIN = {
         "/people/{account_id}/state",
     ),
     *("/cells/reads", "/cells/gallery/labels", "/cells/gallery/undo", "/cells/gallery/tiles"),
-    *("/practice/items/{item_id}/answer", "/references/choice"),
+    *("/practice/items/{item_id}/answer", "/references/choice", "/imports/checks/{check_id}/import"),
 }
 
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 SEES_REPEATS = {
     "app.labels.submission.store_label": "stores every label, whatever for",
     "app.labels.leases._history_statement": "the chain that a new label continues, for its purpose",
+    "app.labels.leases._load_histories": "the same of many cells, for labels of outside annotators",
     "app.labels.queries.own_chain": "an annotator's answers to one read, which may be of a repeat",
     "app.labels.queries.authored_label": "a label that its annotator changes, which may answer a repeat",
     "app.labels.queries.is_answered_by_label": "finds the repeat of such a label",
