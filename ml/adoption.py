@@ -26,7 +26,7 @@ def adopt(
     method: Method = "temperature",
     alpha: bool = True,
     seed: int = 0,
-    held_out: float = 0.5,
+    held_out: float | None = None,
     cluster: str | None = None,
     name: str | None = None,
     observer: Callable[[int, int], None] = lambda done, total: None,
@@ -48,7 +48,7 @@ def adopt(
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration, which needs cells with two labels.
         seed: of the split into calibration and evaluation, by patient.
-        held_out: share of the cells that evaluate, unless LABELS have a column ``partition``.
+        held_out: share of the cells that evaluate; left out, those of the partition ``test`` in LABELS, or half.
         cluster: column of ``labels`` that names the patient; ``patient`` if left out.
         name: name of the release; that of the source if left out.
         observer: called with the number of predicted images and of all.

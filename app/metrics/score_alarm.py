@@ -41,11 +41,13 @@ class PatientUnits:
     site: IntArray
     # (N,) mean surprise of these answers
     surprise: FloatArray
+    # (N,) their number: means of fewer spread more, so ranks are among equally many
+    n_answers: IntArray
 
     def at(self, site: int) -> "PatientUnits":
         """Those of one site."""
         here = self.site == site
-        return PatientUnits(self.loss[here], self.day[here], self.site[here], self.surprise[here])
+        return PatientUnits(self.loss[here], self.day[here], self.site[here], self.surprise[here], self.n_answers[here])
 
 
 def score_monitors(columns: EvaluationDataset, since: datetime, at: datetime) -> list[ScoreMonitorOut]:
@@ -53,7 +55,7 @@ def score_monitors(columns: EvaluationDataset, since: datetime, at: datetime) ->
     series = split_units_by_site(columns, since, at)
     stakes = daily_stakes([units.day for units in series.values()])
     return [
-        _monitor_out(site, since, units, compute_rank_path(units.surprise, units.day, stake))
+        _monitor_out(site, since, units, compute_rank_path(units.surprise, units.day, stake, units.n_answers))
         for (site, units), stake in zip(series.items(), stakes, strict=True)
     ]
 
@@ -76,7 +78,8 @@ def collect_patient_units(columns: EvaluationDataset, since: float, until: float
     cluster, stored = columns.cluster[rows], columns.created_at[rows]
     new = np.append(np.ones(min(len(rows), 1), dtype=bool), cluster[1:] != cluster[:-1])
     if not new.any():
-        return PatientUnits(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
+        none = np.zeros(0, dtype=np.int64)
+        return PatientUnits(np.zeros(0), none, none, np.zeros(0), none)
     first_stored, unit = np.minimum.reduceat(stored, np.flatnonzero(new)), np.cumsum(new) - 1
     on_first_day = stored < ((first_stored // _DAY + 1) * _DAY)[unit]
     rows, unit, stored = rows[on_first_day], unit[on_first_day], stored[on_first_day]
@@ -96,7 +99,9 @@ def collect_patient_units(columns: EvaluationDataset, since: float, until: float
     site = np.maximum.reduceat(np.where(stored == first_stored[unit], columns.site[rows], -1), starts)
     n_counted = np.add.reduceat(counts, starts, dtype=np.float64)[order]
     loss, surprise = np.add.reduceat(of_answer, starts)[order].T / n_counted
-    return PatientUnits(loss, (completed[order] // _DAY).astype(np.int64), site[order], surprise)
+    return PatientUnits(
+        loss, (completed[order] // _DAY).astype(np.int64), site[order], surprise, n_counted.astype(np.int64)
+    )
 
 
 def draw_lots(columns: EvaluationDataset, rows: npt.NDArray[np.intp]) -> FloatArray:

@@ -134,7 +134,7 @@ def alarm_days(found: dict[str | None, PatientUnits], *, on_loss: bool = False) 
     days = [
         compute_capital_path(units.loss, units.day, stake).alarm_day()
         if on_loss
-        else compute_rank_path(units.surprise, units.day, stake).alarm_day()
+        else compute_rank_path(units.surprise, units.day, stake, units.n_answers).alarm_day()
         for units, stake in zip(found.values(), stakes, strict=True)
     ]
     return [None if day is None else day - int(_START.timestamp()) // _DAY for day in days]

@@ -1,5 +1,7 @@
 """Commands that make a release of another release or of a model made elsewhere: adapt, quantize and adopt."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -235,7 +237,10 @@ def adopt(
         Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
     ] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
-    held_out: Annotated[float, typer.Option(help="Share of the patients that evaluate.")] = 0.5,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Share of the patients that evaluate (default: partition `test` of LABELS, or half)."),
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Column of LABELS that names the patient (default: `patient`).")
     ] = None,
@@ -256,7 +261,8 @@ def adopt(
     given = {"size": size, "crop": crop, "channels": channels, **numbers}
     steps = {} if preprocessing is None else read_json(preprocessing)
     steps |= {key: value for key, value in given.items() if value is not None}
-    with progress_bars("predicting") as observe:
+    # a factory or a network may print, and stdout is for the report
+    with progress_bars("predicting") as observe, redirect_stdout(sys.stderr):
         report = run(
             source,
             out,

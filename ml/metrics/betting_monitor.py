@@ -80,12 +80,19 @@ def label_surprise(class_probs: FloatArray, label: IntArray, lot: FloatArray) ->
     return np.asarray(-np.log(np.clip(1 - place, np.exp(-LARGEST_SURPRISE), 1.0)))
 
 
-def conformal_ranks(surprise: FloatArray) -> FloatArray:
-    """Rank (N,) of each surprise among those up to it, as a share in [0, 1)."""
+def conformal_ranks(surprise: FloatArray, kind: IntArray | None = None) -> FloatArray:
+    """Rank (N,) of each surprise among those of its kind up to it, as a share in [0, 1)."""
     level = np.rint(as_vector(surprise, len(surprise), "surprise", 0.0, LARGEST_SURPRISE) / _SURPRISE_STEP)
     level = level.astype(np.int64)
     # a generator's first numbers do not depend on how many are drawn: what comes later changes no rank
     lots, ranks = np.random.default_rng(_LOTS).random(len(level)), np.empty(len(level))
+    for own in [slice(None)] if kind is None else [kind == one for one in np.unique(kind)]:
+        ranks[own] = _ranks(level[own], lots[own])
+    return ranks
+
+
+def _ranks(level: IntArray, lots: FloatArray) -> FloatArray:
+    ranks = np.empty(len(level))
     seen = np.zeros(int(LARGEST_SURPRISE / _SURPRISE_STEP) + 2)
     for start in range(0, len(level), _BLOCK):
         block = level[start : start + _BLOCK]
@@ -98,8 +105,10 @@ def conformal_ranks(surprise: FloatArray) -> FloatArray:
     return ranks
 
 
-def compute_rank_path(surprise: FloatArray, day: IntArray, stake: FloatArray) -> CapitalPath:
-    """Capital of the bets on the ranks of one series, day by day."""
+def compute_rank_path(
+    surprise: FloatArray, day: IntArray, stake: FloatArray, kind: IntArray | None = None
+) -> CapitalPath:
+    """Capital of the bets on the ranks of one series, within each kind of unit, day by day."""
     days, starts = _days(day, stake)
     if not len(days):
         return CapitalPath(days, starts, np.zeros(0))
@@ -107,7 +116,7 @@ def compute_rank_path(surprise: FloatArray, day: IntArray, stake: FloatArray) ->
     density = -np.diff(above[:, None] ** _POWERS, axis=0) * _RANK_CELLS
     returns = np.log(1 - _MIXED + _MIXED * density[:, :, None]).reshape(_RANK_CELLS, -1)
     numbers = np.repeat(np.arange(len(days)), np.diff(np.append(starts, len(day))))
-    cell = (conformal_ranks(surprise) * _RANK_CELLS).astype(np.int64)
+    cell = (conformal_ranks(surprise, kind) * _RANK_CELLS).astype(np.int64)
     growth = _counts(numbers, cell, len(days), _RANK_CELLS) @ returns
     with np.errstate(divide="ignore"):  # nothing is at stake on the first days
         put_in = np.log(np.asarray(stake))[:, None]

@@ -59,8 +59,10 @@ Observer = Callable[[int, int], None]
 _COMPARED, _SHOWN = 64, 3
 #: Side of a shown image in px, at least.
 _SHOWN_SIDE = 160
-#: How much better another order of the classes must be to be named.
-_BETTER_ORDER = 2.0
+#: Cells that calibrate without a warning.
+_FEW = 30
+#: Standard errors by which another order of the classes must be better, and pairs that a message lists.
+_BETTER_ORDER, _LISTED = 3.0, 8
 
 ADOPTED_LIMITS = messages(
     (
@@ -166,8 +168,8 @@ class Cells:
             return self.patients
         return self.case_ids if self.digests is None else [digest.hex() for digest in self.digests]
 
-    def split(self, held_out: float, seed: int) -> tuple["Cells", npt.NDArray[np.str_]]:
-        """Labelled cells by case id, and whether each calibrates or is held out (test)."""
+    def split(self, held_out: float | None, seed: int) -> tuple["Cells", npt.NDArray[np.str_]]:
+        """Labelled cells by case id, and whether each calibrates or is held out (test); without a share as given."""
         kept = self.label_counts.sum(axis=1) > 0
         if self.partition is not None:
             kept &= self.partition != "train"
@@ -175,11 +177,20 @@ class Cells:
         cells = self.take(order[kept[order]])
         if not cells.case_ids:
             raise TableError(f"{self.source}: no cell has a label outside the partition 'train'")
-        shares = {"calibration": 1 - held_out, "test": held_out}
-        partition = stratified_partitions(cells.groups, cells.label_counts, shares, seed)
-        if cells.partition is not None and 0 < (cells.partition == "test").sum() < len(cells.partition):
-            partition = np.where(cells.partition == "test", "test", "calibration")
-        if min((partition == name).sum() for name in shares) < 2:
+        groups, in_test = np.array(cells.groups), np.array(cells.partition) == "test"
+        if held_out is None and in_test.any() and not in_test.all():
+            partition = np.where(in_test, "test", "calibration")
+            torn = np.intersect1d(groups[in_test], groups[~in_test])
+            if torn.size:
+                raise TableError(
+                    f"{self.source}: cells of {str(torn[0])!r} are in the partition 'test' and outside it, {torn.size} "
+                    "such in all: correct the column partition, or split the cells again with --held-out"
+                )
+        else:
+            share = 0.5 if held_out is None else held_out
+            shares = {"calibration": 1 - share, "test": share}
+            partition = stratified_partitions(cells.groups, cells.label_counts, shares, seed)
+        if min((partition == name).sum() for name in ("calibration", "test")) < 2:
             raise TableError(
                 f"{self.source}: {len(cells.case_ids)} labelled cells of {len(set(cells.groups))} patients cannot both "
                 "calibrate and evaluate: add cells of other patients"
@@ -238,7 +249,7 @@ class AdoptRequest:
     features: TableSource | None = None
     preprocessing: PreprocessingSteps | None = None
     cluster: str | None = None
-    held_out: float = 0.5
+    held_out: float | None = None
     seed: int = 0
     method: Method = "temperature"
     alpha: bool = True
@@ -249,7 +260,7 @@ class AdoptRequest:
         kind = source_kind(self.source)
         if self.method not in METHODS:
             raise ValueError(f"unknown method {self.method!r}; there are {', '.join(METHODS)}")
-        if not 0 < self.held_out < 1:
+        if self.held_out is not None and not 0 < self.held_out < 1:
             raise ValueError(f"held-out must be a share between 0 and 1, got {self.held_out}")
         if self.classes is not None and (len(set(self.classes)) != len(self.classes) or len(self.classes) < 2):
             raise ValueError(f"classes must be at least two different names, got {', '.join(self.classes)}")
@@ -267,7 +278,13 @@ def adopt_model(request: AdoptRequest, out: Path, name: str | None) -> AdoptRepo
     kind = request.check()
     model = _adopt_table(request) if kind == "table" else _adopt_network(request, kind)
     calibration, judged = judge_outputs(model, request)
-    card = _card(name or Path(model.adopted["source"].partition(":")[0]).stem, model, calibration, judged, request.seed)
+    if judged["n_calibration"] < _FEW:
+        model.warnings.append(
+            f"only {judged['n_calibration']} cells calibrate: add labelled cells, or split them again with --held-out"
+        )
+    source = model.adopted["source"]
+    name = name or source.rpartition(".py:")[0] or Path(source).stem
+    card = _card(name, model, calibration, judged, request.seed)
     with _new_folder(out) as draft:
         release = write_release(draft, model.files, calibration, card)
     picture = None
@@ -349,12 +366,16 @@ def _adopt_table(request: AdoptRequest) -> _Model:
         raise TableError(f"{cells.source}: {lacks}, {len(stray)} in all")
     outputs = outputs.take(cells.case_ids)
     file = Path(request.source) if isinstance(request.source, str | Path) else None
+    values, hidden = outputs.logits.tobytes() + outputs.features.tobytes(), request.features
+    named = (
+        f"{Path(hidden).name} (SHA-256 {file_sha256(Path(hidden))})" if isinstance(hidden, str | Path) else "columns"
+    )
     adopted: AdoptedDocument = {
         "kind": "table",
         "source": "a table in memory" if file is None else file.name,
-        "source_sha256": hashlib.sha256(outputs.logits.tobytes()).hexdigest() if file is None else file_sha256(file),
+        "source_sha256": hashlib.sha256(values).hexdigest() if file is None else file_sha256(file),
         "output": outputs.output,
-        "features": "columns" if outputs.feature_names else "none",
+        "features": named if outputs.feature_names else "none",
         "feature_names": outputs.feature_names,
         "data_sha256": cells.sha256(partition),
         "n_left_out": len(whole.case_ids) - len(cells.case_ids),
@@ -403,7 +424,7 @@ def _adopt_network(request: AdoptRequest, kind: Kind) -> _Model:
     adopted: AdoptedDocument = {
         "kind": kind,
         "source": Path(name).name,
-        "source_sha256": file_sha256(Path(name.partition(".py:")[0] + ".py" if module is not None else name)),
+        "source_sha256": file_sha256(Path(name.rpartition(".py:")[0] + ".py" if module is not None else name)),
         "output": output,
         "features": layer or tensor,
         "feature_names": [str(number) for number in range(features.shape[1])],
@@ -415,17 +436,21 @@ def _adopt_network(request: AdoptRequest, kind: Kind) -> _Model:
 
 
 def _class_order_warning(outputs: CachedOutputs, classes: Sequence[str]) -> list[str]:
-    """Warn if the labels fit another order of the classes much better."""
-    named = np.eye(len(classes))[outputs.logits.argmax(axis=1)]
-    together = named.T @ (outputs.label_counts / outputs.label_counts.sum(axis=1, keepdims=True))
-    rows, columns = linear_sum_assignment(together, maximize=True)
-    own, best = np.trace(together) / len(named), together[rows, columns].sum() / len(named)
-    if best < _BETTER_ORDER * own:
+    """Warn if held-out labels, too, fit the order of the classes that suits the cells that calibrate."""
+    shares = outputs.label_counts / outputs.label_counts.sum(axis=1, keepdims=True)
+    leading, told = outputs.logits.argmax(axis=1), outputs.partition == "calibration"
+    together = np.eye(len(classes))[leading[told]].T @ shares[told]
+    _, order = linear_sum_assignment(together, maximize=True)
+    rows = np.flatnonzero(~told)
+    own, other = shares[rows, leading[rows]], shares[rows, order[leading[rows]]]
+    gain = other - own
+    if gain.mean() <= _BETTER_ORDER * gain.std() / np.sqrt(len(gain)):
         return []
-    order = ", ".join(classes[column] for column in columns)
+    moved = [f"{classes[row]} is {classes[column]}" for row, column in enumerate(order) if row != column]
+    listed = ", ".join(moved[:_LISTED]) + (", …" if len(moved) > _LISTED else "")
     return [
-        f"the leading class agrees with {own:.0%} of the labels, and with {best:.0%} in the order {order}: are the "
-        "classes in the order of the outputs?"
+        f"the leading class agrees with {own.mean():.0%} of the held-out labels, and with {other.mean():.0%} if "
+        f"{listed}: are the classes in the order of the outputs?"
     ]
 
 

@@ -69,7 +69,10 @@ class SourceGraph:
         for value in (self.input, self.output):
             if value.type.tensor_type.elem_type not in _FLOATS:
                 kind = TensorProto.DataType.Name(value.type.tensor_type.elem_type)
-                raise SourceError(f"{self.name}: {value.name!r} is of {kind}, and must be of floating-point numbers")
+                raise SourceError(
+                    f"{self.name}: {value.name!r} is of {kind}, and must be of floating-point numbers: "
+                    "export it so, or adopt a TABLE of its outputs"
+                )
         return self
 
     @cached_property
@@ -217,6 +220,11 @@ def judge_output(name: str, outputs: npt.NDArray[Any], classes: list[str], wante
     """Whether outputs (N, K) are logits or probabilities."""
     if outputs.ndim != 2:
         raise SourceError(f"{name}: its output has shape {outputs.shape}, and (N, K) is needed: a row for each image")
+    if outputs.shape[1] == 1:
+        raise SourceError(
+            f"{name}: has one output, such as a sigmoid's: export it with one for each class, or adopt a table of "
+            "prob:<class>"
+        )
     if outputs.shape[1] != len(classes):
         raise SourceError(
             f"{name}: has {outputs.shape[1]} outputs for {len(classes)} classes ({', '.join(classes)}): give --classes "

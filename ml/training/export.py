@@ -56,7 +56,7 @@ class _Tapped(nn.Module):
 
 def call_factory(source: str) -> nn.Module:
     """The torch module that a function in a Python file returns."""
-    file, _, factory = source.partition(".py:")
+    file, _, factory = source.rpartition(".py:")
     path = Path(file + ".py")
     if not path.is_file():
         raise SourceError(f"{path}: no such file")

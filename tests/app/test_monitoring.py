@@ -28,6 +28,8 @@ from tests.support.snapshots import assert_snapshots_tell_all, write_snapshots
 
 DAY, START = 86_400, datetime(2026, 3, 1, tzinfo=UTC)
 
+NONE = np.zeros(0, dtype=np.int64)
+
 
 def laboratory(seed: int, n: int = 40) -> EvaluationDataset:
     """Cases of few patients over ten days, some answered at once, some late, some never; some of before."""
@@ -92,7 +94,7 @@ def test_units_are_the_first_days_of_the_patients_in_the_order_of_their_completi
     everybody = patient_by_patient(columns, START, (START + timedelta(days=days)).timestamp())
     for site in (None, "east", "west"):
         expected = [unit for unit in everybody if site is None or unit[2] == stable_name_hash(site)]
-        units = found.get(site, PatientUnits(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)))
+        units = found.get(site, PatientUnits(np.zeros(0), NONE, NONE, np.zeros(0), NONE))
         assert units.day.tolist() == [day for _, day, _ in expected]
         np.testing.assert_allclose(units.loss, [loss for loss, _, _ in expected])
 

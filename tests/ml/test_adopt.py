@@ -267,6 +267,19 @@ def test_a_partition_of_the_labels_is_kept_and_training_cells_are_left_out(tmp_p
     wide = {"case_id": NAMES, **by_class("count", COUNTS), "partition": names}
     report = secondread.adopt(outputs(), tmp_path / "release", labels=wide)
     assert (report["n_calibration"], report["n_held_out"], report["adopted"]["n_left_out"]) == (40, 30, 20)
+    again = secondread.adopt(outputs(), tmp_path / "again", labels=wide, held_out=0.5)
+    assert (again["n_calibration"], again["n_held_out"], again["adopted"]["n_left_out"]) == (35, 35, 20)
+    assert (
+        "only 20 cells calibrate"
+        in secondread.adopt(outputs(), tmp_path / "few", labels=wide | {"partition": ["valid"] * 20 + ["test"] * 70})[
+            "warnings"
+        ][-1]
+    )
+    torn = wide | {"patient": ["p"] * CELLS}
+    with pytest.raises(
+        ValueError, match=r"LABELS: cells of 'p' are in the partition 'test' and outside it.*--held-out"
+    ):
+        secondread.adopt(outputs(), tmp_path / "torn", labels=torn)
 
 
 def test_one_label_a_cell_calibrates_class_probabilities_alone(tmp_path: Path) -> None:
@@ -278,8 +291,29 @@ def test_one_label_a_cell_calibrates_class_probabilities_alone(tmp_path: Path) -
 
 def test_classes_in_another_order_than_the_outputs_are_noticed(lab: Path, tmp_path: Path) -> None:
     report = adopt(lab / "model.onnx", tmp_path / "release", lab, "--classes", "mono,blast,lymph")
-    assert "in the order blast, lymph, mono" in report["stderr"]
+    assert "if mono is blast, blast is lymph, lymph is mono" in report["stderr"]
     assert not adopt(lab / "model.onnx", tmp_path / "right", lab, "--classes", "blast,lymph,mono")["warnings"]
+
+
+def test_two_exchanged_classes_are_noticed_and_outputs_of_chance_are_not(tmp_path: Path) -> None:
+    swapped = outputs() | {"logit:blast": outputs()["logit:mono"], "logit:mono": outputs()["logit:blast"]}
+    report = secondread.adopt(swapped, tmp_path / "swapped", labels=long_labels())
+    assert "if blast is mono, mono is blast" in " ".join(report["warnings"])
+    rng, many = np.random.default_rng(5), [f"k{number}" for number in range(200)]
+    chance = {"case_id": NAMES, **{f"logit:{name}": rng.normal(size=CELLS) for name in many}}
+    labels = {"case_id": NAMES, **{f"count:{name}": np.zeros(CELLS, dtype=int) for name in many}}
+    for cell, answers in enumerate(rng.choice(many, (CELLS, 2))):
+        for name in answers:
+            labels[f"count:{name}"][cell] += 1
+    assert not secondread.adopt(chance, tmp_path / "chance", labels=labels)["warnings"]
+
+
+def test_features_of_another_table_are_on_the_card_by_their_digest(lab: Path, tmp_path: Path) -> None:
+    seen = np.random.default_rng(0).normal(size=(2, CELLS))
+    for number, values in enumerate(seen):
+        table = write_table(tmp_path / f"f{number}.csv", {"case_id": NAMES, "feature:size": values})
+        report = adopt(lab / "outputs.csv", tmp_path / str(number), lab, "--features", table)
+        assert report["adopted"]["features"] == f"f{number}.csv (SHA-256 {file_sha256(table)})"
 
 
 def test_images_with_a_table_of_labels_give_the_same_release(
@@ -325,6 +359,10 @@ def make():
         first.weight.copy_(hidden.T), first.bias.copy_(shift), head.weight.copy_(last.T)
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Dropout(0.5), head)
 
+def loud():
+    print("loading weights")
+    return make()
+
 def broken():
     raise RuntimeError("no weights")
 
@@ -363,7 +401,9 @@ def test_a_torch_module_gives_the_release_of_its_onnx_file(
     one, other = predicted(tmp_path / "release", lab), predicted(lab / "adopted", lab)
     np.testing.assert_allclose(one.features, other.features, atol=1e-4)
     np.testing.assert_allclose(one.distribution.class_probs, other.distribution.class_probs, atol=1e-3)
-    layer = adopt(f"{module}:make", tmp_path / "layer", lab, "--size", SIDE, "--features", "1")
+    (tmp_path / "in.py:1").symlink_to(lab)
+    layer = adopt(tmp_path / "in.py:1/net.py:loud", tmp_path / "layer", lab, "--size", SIDE, "--features", "1")
+    assert read_release(tmp_path / "layer").card["name"] == "net"
     assert layer["adopted"]["features"] == "1"
     assert (predicted(tmp_path / "layer", lab).features < 0).any()  # before the ReLU
 
@@ -448,7 +488,8 @@ BAD: dict[str, tuple[Callable[[Path], tuple[object, ...]], int, tuple[str, ...]]
     "wrong size of an open input": (lambda p: _onnx(p, "--size", 9, dims=("n", 3, "h", "w")), 1, ("net.onnx", "9")),
     "no size": (lambda p: _onnx(p, dims=("n", 3, "h", "w")), 1, ("net.onnx", "--size")),
     "wrong colour": (lambda p: _onnx(p, "--colour", "grey"), 1, ("3 channels", "--colour")),
-    "whole numbers": (lambda p: _onnx(p, kind=TensorProto.INT32), 1, ("net.onnx",)),
+    "whole numbers": (lambda p: _onnx(p, kind=TensorProto.INT32), 1, ("net.onnx", "TABLE")),
+    "one output": (lambda p: _onnx(p, last=LAST[:, :1]), 1, ("one output", "sigmoid", "prob:<class>")),
     "unknown tensor": (lambda p: _onnx(p, "--features", "nose"), 1, ("'nose'", "--features", "h, y")),
     "features of an image": (
         lambda p: _onnx(p, "--features", "x2", dims=LAST_AXIS, before=TURNED), 1, ("'x2'", "(64, 3, 8, 8)")

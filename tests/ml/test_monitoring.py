@@ -382,3 +382,12 @@ def test_all_classes_are_covered_always_and_no_success() -> None:
     assert (first.mean_size.value, first.single.value) == (1.0, 1.0)
     nobody = judge_sets(np.ones((2, 3), dtype=bool), np.array([-1, -1]), ONE(2), np.arange(2))
     assert np.isnan(nobody.coverage.value)
+
+
+def test_fewer_cells_of_a_patient_raise_no_alarm() -> None:
+    rng, day = np.random.default_rng(0), np.arange(1500) // 10
+    surprise = np.concatenate([rng.exponential(size=(750, 3)).mean(axis=1), rng.exponential(size=750)])
+    n_answers = np.repeat([3, 1], 750)
+    path = compute_rank_path(np.minimum(surprise, LARGEST_SURPRISE), day, daily_stakes([day])[0], n_answers)
+    assert path.log_capital.max() < 0
+    assert np.ptp(np.histogram(conformal_ranks(surprise, n_answers), 5, (0, 1))[0]) < 90
