@@ -367,8 +367,9 @@ class Binned:
         )
         at, size = cells.cluster.astype(np.intp) * n_columns + column, sample.n_clusters * n_columns
         gaps = sums_by_slot(at, cells.diff, size).reshape(-1, n_columns)
-        large = (np.abs(gaps) >= sample.cluster_weight[:, None] / 2).any(axis=1)
-        if int(large.sum()) >= FEW_EVENTS:
+        # within a bin, since the cases of a patient cancel in the mean
+        large = (cells.weight > 0) & (np.abs(cells.diff) >= cells.weight / 2)
+        if np.unique(cells.cluster[large]).size >= FEW_EVENTS:
             return None
         least, most = np.full(n_columns, np.inf), np.full(n_columns, -np.inf)
         np.minimum.at(least, column, prob)

@@ -20,10 +20,8 @@ from ml.util.arrays import EqualByValue, FloatArray
 
 # half an interval, as a share of the range or of the value, below which differences are rounding
 _NO_SPREAD = 1e-12
-# e to more than this is no number
-_LARGEST_EXPONENT = 700.0
-#: Upper end of log(1 − skill) for new readers from which these are too few for an interval: a loss 100 times as large.
-_WORST_LOGARITHM = float(np.log(100))
+# of log(1 − skill): a lower end below −99 states no more than −99 does
+_LARGEST_EXPONENT = float(np.log(100))
 
 
 class Bounds(NamedTuple):
@@ -337,8 +335,6 @@ def to_skill(
     moved = to_estimate(replicates.log_of_rest(), sample, readers=readers)
     ends = (moved.high, moved.low, moved.high_new, moved.low_new)
     low, high, low_new, high_new = (_skill_end(end, lowest) for end in ends)
-    if moved.high_new is not None and moved.high_new > _WORST_LOGARITHM:
-        low_new = high_new = None
     return replace(plain, low=low, high=high, low_new=low_new, high_new=high_new)
 
 

@@ -162,9 +162,12 @@ def test_every_number_of_the_page_is_the_apis(service: Service, tiny_release: Pa
     assert by_question["When"].startswith(
         f"When the model is confident (mean {sure['said']:.0%}), {per_cent(sure['seen'])} of annotators agree. "
     )
+    skill = service.document("/v1/metrics", **EVERYTHING)["metrics"]["skill_D"]
     assert by_question["Second"] == (
         f"Second reads of {reads['share']:.0%} of the cells catch {per_cent(reads['caught'])} of the disagreements; "
-        f"random second reads would catch {reads['share']:.0%}."
+        f"random second reads would catch {reads['share']:.0%}. No better than random so far: skill of the "
+        f"disagreement probability {skill['value']:.2f} (95% CI {skill['low']:.2f} to {skill['high']:.2f}), "
+        f"from {skill['n']} cells with two labels."
     )
     assert by_question["Two"] == f"Two annotators agree on {per_cent(found['agreement'])} of the cells."
     assert by_question["Not"] == "Not yet available: fewer than 9 in 10 planned reads are answered."
