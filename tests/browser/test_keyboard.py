@@ -85,8 +85,12 @@ def test_a_decline_and_the_image_by_keyboard(browser: Browser, many: Installatio
     assert page.locator("[name=reason]:checked").get_attribute("value") == "image_quality"
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
+    renewed: list[str] = []  # leases that the page asks for while the service declines the read
+    page.route("**/decline", lambda route: (renewed.clear(), page.wait_for_timeout(1500), route.continue_()))
+    page.on("request", lambda request: renewed.append(request.url) if request.method == "PATCH" else None)
     page.keyboard.press("Enter")
     page.wait_for_selector("text=Skipped.")
+    assert renewed == []
     assert many.rows(select(Read.decline_reason).where(Read.state == "declined")) == [("image_quality",)]
     assert ben.faults == []
 

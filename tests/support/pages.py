@@ -122,17 +122,17 @@ class Terminal:
         file.write_text(script)
         deadline = threading.Timer(patient(300), self.close)
         deadline.start()
-        self.process.stdin.write(f"{file}\n")
-        self.process.stdin.flush()
-        lines = []
-        for line in self.process.stdout:
-            if line == f"{_DONE}\n":
-                break
-            lines.append(line)
-        else:
-            raise AssertionError(f"{block.where}\n{script}\n{''.join(lines)}\n{self.errors.read_text()[-6000:]}")
-        deadline.cancel()
-        return "".join(lines).removesuffix("\n")
+        try:
+            self.process.stdin.write(f"{file}\n")
+            self.process.stdin.flush()
+            lines = []
+            for line in self.process.stdout:
+                if line == f"{_DONE}\n":
+                    return "".join(lines).removesuffix("\n")
+                lines.append(line)
+        finally:
+            deadline.cancel()  # else a test that fails waits for it before it ends
+        raise AssertionError(f"{block.where}\n{script}\n{''.join(lines)}\n{self.errors.read_text()[-6000:]}")
 
     def close(self) -> None:
         """End it with all that it started."""

@@ -341,12 +341,16 @@ export function readOn(page, viewer, { leases, restart }) {
     find("form[data-send]", decline).addEventListener("submit", async (event) => {
       event.preventDefault();
       const [one, sent] = [now(), event.target];
+      leases.drop(one.read);
       const reply = await post(sent.getAttribute("action"), new URLSearchParams(new FormData(sent))).catch(() => null);
       const refused = reply && (await refusal(reply));
       if (reply?.status === 204) {
         takeOut(one);
         say(t("Skipped."));
-      } else if (reply?.status === 401 || reply?.status === 403) say(t("Sign in again, then skip the cell."), true);
+        return;
+      }
+      leases.hold(one.read, undefined, 0); // its time is asked for at once: some has passed
+      if (reply?.status === 401 || reply?.status === 403) say(t("Sign in again, then skip the cell."), true);
       else say(refused ?? t("No connection. Skip the cell when you are back online."), true);
     });
   }

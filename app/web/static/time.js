@@ -75,10 +75,12 @@ export class Leases {
 
   // A lease that ends in so many milliseconds; `asked` is when its time was last asked for.
   hold(read, left = this.length, asked = Date.now()) {
-    if (!this.held.has(read)) this.held.set(read, { asked, ends: Date.now() + left, warned: false });
+    if (!this.held.has(read)) this.held.set(read, { asked, ends: Date.now() + left, warned: false, given: new AbortController() });
   }
 
+  // The read is answered or declined: a request for more time that is under way would meet a conflict.
   drop(read) {
+    this.held.get(read)?.given.abort();
     this.held.delete(read);
   }
 
@@ -95,10 +97,11 @@ export class Leases {
     const lease = this.held.get(read);
     const mine = () => read === this.shown; // when the answer comes another case may be shown
     lease.asked = Date.now();
-    const answer = await fetch(`/v1/reads/${read}`, { method: "PATCH" }).catch(() => null);
-    if (answer?.ok) {
+    const answer = await fetch(`/v1/reads/${read}`, { method: "PATCH", signal: lease.given.signal }).catch(() => null);
+    const renewed = answer?.ok && (await answer.json().catch(() => null));
+    if (renewed) {
       use();
-      const left = Date.parse((await answer.json()).expires_at) - Date.parse(answer.headers.get("Date"));
+      const left = Date.parse(renewed.expires_at) - Date.parse(answer.headers.get("Date"));
       if (lease.warned && left > WARNED_MS && mine()) this.tell("");
       [lease.ends, lease.warned] = [lease.asked + left, false];
     }
