@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ class ChangePlan:
             return cls()
         try:
             document = json.loads(path.read_text())
+            if unknown := sorted(set(document) - {field.name for field in fields(cls)}):
+                names = ", ".join(field.name for field in fields(cls))
+                raise ValueError(f"{path}: unknown field {', '.join(unknown)}; the fields are {names}")
             plan = cls(**document | {"methods": tuple(document.get("methods", cls.methods))})
         except (OSError, json.JSONDecodeError, TypeError) as exc:
             raise ValueError(f"{path}: not a change plan: {exc}") from exc

@@ -169,8 +169,8 @@ def change_beyond_plan_error(
         Message("the change plan does not allow this change: {broken}.", broken=joined("; ", broken)),
         told,
         Message(
-            "To allow it, set a change plan (SECONDREAD_CHANGE_PLAN) with {needs}, and name a "
-            "person who is responsible for it.",
+            "To allow it, write a JSON file with {needs}, and set SECONDREAD_CHANGE_PLAN to its path for "
+            "the server and the worker.",
             needs=listed(needs),
         ),
         Message(

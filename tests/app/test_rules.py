@@ -212,6 +212,9 @@ def test_the_change_plan_bounds_what_moves(tmp_path: Path) -> None:
         path.write_text(wrong)
         with pytest.raises(ValueError, match=r"plan\.json"):
             ChangePlan.read(path)
+    path.write_text('{"responsible": "lead", "min_patients": 10}')
+    with pytest.raises(ValueError, match=r"plan\.json: unknown field responsible; the fields are methods, min_"):
+        ChangePlan.read(path)
     with pytest.raises(ValueError, match="change plan"):
         ChangePlan.read(tmp_path / "missing.json")
 
