@@ -79,7 +79,7 @@ def begin_import(
 
 
 def require_label_scope(principal: Principal) -> None:
-    """Refuse labels of somebody who may not store any; admins may."""
+    """Refuse labels of an account that may not store any; admins may."""
     if not principal.scopes & {LABEL_SCOPE, "manage"}:
         raise Forbidden(
             "the archive has labels, which needs the scope {scope}; use another key, or leave the labels out",

@@ -34,7 +34,7 @@ class ImportLabel:
 
 
 class ArchiveLabels:
-    """Labels of an archive, read anew each time that they are gone through."""
+    """Labels of an archive, read from its files at each iteration."""
 
     def __init__(self, archive: ImportArchive, classes: Sequence[ClassOut], *, class_folders: bool = False) -> None:
         self._archive, self._class_folders = archive, class_folders

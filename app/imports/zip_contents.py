@@ -65,7 +65,7 @@ def find_label_format(name: str, stream: IO[bytes]) -> Format | None:
     try:
         start = stream.read(START)
     except _DAMAGE:
-        return "labels" if named else None  # whoever reads it meets the damage
+        return "labels" if named else None  # reading it will meet the damage
     kind = detect_format(name, start)
     return None if kind in _COMMON_FORMATS and not named and b'"annotations"' not in start else kind
 

@@ -222,7 +222,7 @@ def _import_rows(
     session: Session, cases: Sequence[Case], specimens: Sequence[Specimen], *patients: str
 ) -> list[ImportRow]:
     # Checks name a case beside others that have its image, and rows that were refused their specimen. Of files that an
-    # import ignored, and of label files, nobody knows whom their names are about: rows with them of the same imports
+    # import ignored, and of label files, the patients of their names are unknown: rows with them of the same imports
     # all go.
     ids, external_ids = [case.id for case in cases], [case.external_id for case in cases]
     names = [f'"name": {json.dumps(specimen.external_id, ensure_ascii=False)}' for specimen in specimens]

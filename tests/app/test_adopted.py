@@ -44,7 +44,7 @@ def lab(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 
 def adopt(tiny_release: Path, lab: tuple[Path, dict[str, Any]], out: Path, **options: Any) -> Path:
-    """The network of a release as if it were somebody else's, calibrated to the annotators of these cells."""
+    """The network of a release as if another laboratory had made it, calibrated to the annotators of these cells."""
     seen = read_release(tiny_release)
     steps = {name: getattr(seen.preprocessing, name) for name in ("size", "mean", "std")}
     secondread.adopt(

@@ -53,7 +53,7 @@ def write_network(
     further: tuple[list[str], list[str]] = ([], []),
     last: np.ndarray[Any, Any] = LAST,
 ) -> Path:
-    """Two linear layers on pixels; nodes may stand before and after, more inputs and outputs beside."""
+    """Two linear layers on pixels; nodes may stand before and after, with further inputs and outputs."""
     numpy_kind = helper.tensor_dtype_to_np_dtype(kind)
     tensors = {"HIDDEN": HIDDEN, "SHIFT": SHIFT, "LAST": last}
     nodes = [*(before or []), helper.make_node("Flatten", ["x2" if before else "x"], ["flat"])]
