@@ -50,7 +50,7 @@ def sign_in(page: Page, made: Installation, name: str) -> None:
 
 def keep(page: Page, folder: Path, name: str) -> None:
     """Take the page as it is on every screen, without loading it anew."""
-    page.wait_for_selector("[data-making]", state="detached", timeout=60_000)  # a report that the worker makes
+    page.wait_for_selector("[data-making]", state="detached", timeout=300_000)  # a report that the worker makes
     page.wait_for_load_state("networkidle")
     folder.mkdir(parents=True, exist_ok=True)
     for device, (width, height) in DEVICES.items():
@@ -234,16 +234,16 @@ def prepare(browser: Browser, made: Installation) -> None:
         "[name=archive]", {"name": "cells.zip", "mimeType": "application/zip", "buffer": archive(made)}
     )
     page.click("main form button >> nth=0")
-    page.wait_for_selector("text=1 failed", timeout=60_000)
+    page.wait_for_selector("text=1 failed", timeout=300_000)
     page.goto(f"{made.address}/report")
     page.click("text=Freeze this report")
     page.goto(f"{made.address}/releases")
     page.click("text=Recalibrate now")
-    page.wait_for_selector("h3:has-text('candidate')", timeout=60_000)
+    page.wait_for_selector("h3:has-text('candidate')", timeout=300_000)
     page.goto(f"{made.address}/releases")
     page.click(".releases h2 a >> nth=0")
     page.click("text=Predict missing cells")
-    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=60_000)
+    page.wait_for_selector("tr[data-state=succeeded]:has-text('prediction')", timeout=300_000)
 
 
 def main() -> None:
