@@ -255,7 +255,7 @@ def main() -> None:
     binary = find_chromium()
     if binary is None:
         sys.exit("Chromium is missing (Debian package chromium)")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sync_playwright() as playwright:
         home = Path(folder) / "home"
         if arguments.home is not None:
             shutil.copytree(arguments.home, home)

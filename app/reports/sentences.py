@@ -170,7 +170,7 @@ def doubt_triage(document: MetricsBody) -> str | None:
         )
     if found.low > 0:
         return None
-    value, low, high = (localize_decimal(f"{number:.2f}") for number in (found.value, found.low, found.high))
+    value, low, high = (localize_decimal(f"{number:z.2f}") for number in (found.value, found.low, found.high))
     return ngettext(
         "No better than random so far: skill of the disagreement probability %(value)s (95%% CI %(low)s to %(high)s), "
         "from %(n)s cell with two labels.",

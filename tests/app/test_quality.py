@@ -166,7 +166,7 @@ def test_every_number_of_the_page_is_the_apis(service: Service, tiny_release: Pa
     assert by_question["Second"] == (
         f"Second reads of {reads['share']:.0%} of the cells catch {per_cent(reads['caught'])} of the disagreements; "
         f"random second reads would catch {reads['share']:.0%}. No better than random so far: skill of the "
-        f"disagreement probability {skill['value']:.2f} (95% CI {skill['low']:.2f} to {skill['high']:.2f}), "
+        f"disagreement probability {skill['value']:z.2f} (95% CI {skill['low']:z.2f} to {skill['high']:z.2f}), "
         f"from {skill['n']} cells with two labels."
     )
     assert by_question["Two"] == f"Two annotators agree on {per_cent(found['agreement'])} of the cells."
