@@ -5,8 +5,8 @@ A mean Σ T_g / Σ W_g over clusters has the quantiles of
     R = (Σ E_g T_g + w (A a + B b)) / (Σ E_g W_g + w (A + B)),
 
 E_g exponential, A and B gamma with shape ½: half a case of the largest weight w at each end of the range [a, b] of a
-term. Terms of 0 and 1 of weight one give Jeffreys' interval. R ≤ t if and only if a sum of gamma variables is
-at most 0, whose probability follows from the saddlepoint of its cumulant generating function.
+term, if no other half cases are given. Terms of 0 and 1 of weight one give Jeffreys' interval. R ≤ t if and only if a
+sum of gamma variables is at most 0, whose probability follows from the saddlepoint of its cumulant generating function.
 
 Sources: Rubin 1981; Lugannani and Rice 1980; Barndorff-Nielsen 1986 (r*).
 """
@@ -18,6 +18,8 @@ from scipy.special import betaincinv, expit, logit, ndtri, stdtrit
 
 from ml.util.arrays import FloatArray
 
+#: Totals and weights of half cases at the ends of ranges.
+HalfCases = tuple[FloatArray, FloatArray]
 #: Clusters from which Student's t interval is as good.
 MANY = 2_000
 _QUANTILES = ndtri(np.array([0.025, 0.975]))
@@ -38,15 +40,15 @@ class _Saddle(NamedTuple):
 
 
 def mean_interval(
-    totals: FloatArray, weights: FloatArray, largest: float, low: float, high: float
+    totals: FloatArray, weights: FloatArray, largest: float, low: float, high: float, halves: HalfCases | None = None
 ) -> tuple[float, float]:
     """95 % interval of Σ totals / Σ weights (G,), with terms in [low, high]."""
     scale, width = largest, high - low
-    terms = np.append((totals - low * weights) / (scale * width), [0.0, 1.0])  # range 0 to 1, largest weight 1
-    weight = np.append(weights / scale, [1.0, 1.0])
-    shape = np.append(
-        np.full(totals.size, _shape(totals.size, min(1.0, largest * totals.size / weights.sum()))), [0.5, 0.5]
-    )
+    at_ends, of_ends = halves or (scale * np.array([low, high]), np.full(2, scale))
+    weight = np.append(weights, of_ends) / scale  # largest weight 1
+    terms = (np.append(totals, at_ends) / scale - low * weight) / width  # range 0 to 1
+    case_share = min(1.0, largest * totals.size / weights.sum())
+    shape = np.repeat([_shape(totals.size, case_share), 0.5], [totals.size, at_ends.size])
     start = float(np.clip((shape @ terms) / (shape @ weight), 1e-9, 1 - 1e-9))
     place, at, before, root = np.full(2, logit(start)), np.zeros(2), np.full(2, np.nan), np.full(2, np.nan)
     below, above = np.full(2, logit(1e-300)), np.full(2, -logit(1e-16))

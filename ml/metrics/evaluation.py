@@ -23,8 +23,8 @@ from ml.metrics.binned import BinDocument, PairCounts, ReliabilityBin, is_debias
 from ml.metrics.cases import Sample, SampleWeight, check_both_orders, weights_by_order
 from ml.metrics.definitions import BY_NAME, METRICS, Estimates, metric_estimates, with_long_names, without_long_names
 from ml.metrics.jackknife import (
-    EPISTEMIC_LOSS,
     FEW_EVENTS,
+    MINUS_DISAGREEMENT,
     SHARE,
     SQUARED_LOSS,
     Estimate,
@@ -302,14 +302,13 @@ def _model_assisted(source: ArraySource, debias: Debias) -> dict[str, ModelAssis
     data, labelled, paired = source.first, source.labelled, source.paired
     everyone = replace(data, weight=None).sample(0)
     features = prediction_features(data.probs, source.dpe)
-    two_phase = TwoPhaseSample(features, everyone, labelled.sample, labelled.terms["L"], paired.sample)
-    epistemic, plugin, disagreement = (
-        paired.terms[str(BY_NAME[name].mean_name(debias))] for name in ("EL", "EL_plugin", "L_D")
-    )
-    of_epistemic = EPISTEMIC_LOSS if is_debiased(debias) else SQUARED_LOSS
-    losses = ((epistemic, of_epistemic), (plugin, SQUARED_LOSS), (disagreement, SHARE))
-    forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(labelled.terms["L"], SQUARED_LOSS)}
-    return forms | dict(zip(("EL", "EL_plugin", "L_D"), two_phase.of_order_2(*losses), strict=True))
+    losses = labelled.terms["L"], paired.terms["L"]
+    two_phase = TwoPhaseSample(features, everyone, labelled.sample, paired.sample, *losses)
+    plugin, disagreement = (paired.terms["EL_plugin"], SQUARED_LOSS, False), (paired.terms["L_D"], SHARE, False)
+    epistemic = (paired.terms["EL"] - losses[1], MINUS_DISAGREEMENT, True) if is_debiased(debias) else plugin
+    forms: dict[str, ModelAssisted | None] = {"L": two_phase.of_order_1(losses[0], SQUARED_LOSS)}
+    pairs = two_phase.of_order_2(epistemic, plugin, disagreement)
+    return forms | dict(zip(("EL", "EL_plugin", "L_D"), pairs, strict=True))
 
 
 def _finite(value: float) -> float | None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
 from ml.documents import LEFT_OUT, AsDocument
-from ml.metrics.bayesian_bootstrap import MANY, mean_interval
+from ml.metrics.bayesian_bootstrap import MANY, HalfCases, mean_interval
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
@@ -55,6 +55,8 @@ LINEAR = QuadraticPart(0.0, 0.0)
 SHARE = Bounds(0.0, 1.0)
 #: Of the squared loss of class probabilities.
 SQUARED_LOSS = Bounds(0.0, 2.0)
+#: Of −φ̂, a case's term of EL less that of L.
+MINUS_DISAGREEMENT = Bounds(-1.0, 0.0)
 #: Of a case's term of EL: at least −1/n, two labels at the least.
 EPISTEMIC_LOSS = Bounds(-0.5, 2.0)
 
@@ -310,7 +312,7 @@ def to_estimate(
             se = float(np.sqrt(max(se**2 - quadratic.variance, quadratic.variance)))
         given = (value, se, influence, sample.effective_clusters, bounds, quadratic.curvature)
         if term is not None and sample.n_clusters < MANY:
-            low, high = _few_cases_interval(replicates, sample, term)
+            low, high = few_cases_interval(replicates, sample, term)
         else:
             low, high = skewed_interval(*given)
         if includes is not None:
@@ -344,12 +346,12 @@ def _skill_end(logarithm: float | None, lowest: float) -> float | None:
     return max(lowest, 1 - float(np.exp(min(logarithm, _LARGEST_EXPONENT))))
 
 
-def _few_cases_interval(replicates: Replicates, sample: Sample, term: Bounds) -> tuple[float, float]:
+def few_cases_interval(mean: Replicates, sample: Sample, term: Bounds, halves: HalfCases | None = None) -> Bounds:
     """Interval of a mean from what each cluster adds to Σwx, read off the mean without it."""
-    value, own = replicates.value, sample.cluster_weight
-    totals = value * own + (sample.total_weight - own) * (value - replicates.without)
-    low, high = mean_interval(totals, own, sample.largest_weight, *term)
-    return min(low, value), max(high, value)
+    value, own = mean.value, sample.cluster_weight
+    totals = value * own + (sample.total_weight - own) * (value - mean.without)
+    low, high = mean_interval(totals, own, sample.largest_weight, *term, halves)
+    return Bounds(min(low, value), max(high, value))
 
 
 def root(squared: Estimate) -> Estimate:

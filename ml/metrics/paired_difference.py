@@ -175,8 +175,9 @@ class _Pair:
             return pair
         old, new = (prediction_features(source.first.probs, source.dpe) for source in sources)
         everyone = replace(pair.before.first, weight=None).sample(0)
-        samples = (pair.before.sample(1), pair._terms(BY_NAME["L"]), pair.before.sample(2))
-        return replace(pair, known=TwoPhaseSample(new - old, everyone, *samples))
+        samples = (pair.before.sample(1), pair.before.sample(2))
+        losses = (pair._terms(replace(BY_NAME["L"], order=order)) for order in (1, 2))
+        return replace(pair, known=TwoPhaseSample(new - old, everyone, *samples, *losses))
 
     def parts(self) -> FloatArray:
         """Parts (2, N) of each case in the changes of L and L_φ."""
@@ -218,8 +219,9 @@ class _Pair:
         estimate = to_estimate(replicates, sample, readers=self._readers(metric, replicates))
         if self.known is None or metric.mean in {None, "agreement"}:
             return estimate
-        terms = self._terms(metric)
-        assisted = self.known.of_order_1(terms) if metric.order == 1 else self.known.of_order_2((terms, None))[0]
+        terms, is_first = self._terms(metric), metric.name == "EL"  # which is L − φ̂ and changes as L does
+        rest = (0 * terms if is_first else terms, None, is_first)
+        assisted = self.known.of_order_1(terms) if metric.order == 1 else self.known.of_order_2(rest)[0]
         return replace(estimate, model_assisted=assisted)
 
     def _readers(self, metric: Metric, replicates: Replicates) -> ReaderPart | None:

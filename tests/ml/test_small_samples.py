@@ -44,6 +44,16 @@ def test_the_ends_are_quantiles_of_draws(n: int, weighted: bool) -> None:
     np.testing.assert_allclose(found, expected, atol=0.015 * np.ptp(expected))
 
 
+def test_half_cases_may_be_given() -> None:
+    terms, weights = rare(4, 60, weighted=True)
+    rng, totals, of_halves = np.random.default_rng(0), np.array([-3.0, 1.5, 4.0]), np.array([0.0, 10.0, 2.5])
+    shares, halves = rng.exponential(size=(100_000, 60)), rng.gamma(0.5, size=(100_000, 3))
+    draws = (shares @ (weights * terms) + halves @ totals) / (shares @ weights + halves @ of_halves)
+    found = mean_interval(weights * terms, weights, 10.0, -0.5, 2.0, (totals, of_halves))
+    expected = np.quantile(draws, [0.025, 0.975])
+    np.testing.assert_allclose(found, expected, atol=0.015 * np.ptp(expected))
+
+
 @pytest.mark.parametrize("n", [10, 50, 1_000])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 def test_terms_of_no_and_yes_give_jeffreys_interval(n: int, share: float) -> None:
@@ -196,6 +206,56 @@ def test_from_many_cells_on_it_is_students_t() -> None:
     influence = (terms - terms.mean()) / (MANY - 1)
     low, high = skewed_interval(found.value, found.se or 0, influence, MANY)
     np.testing.assert_allclose([found.low, found.high], [low, high], rtol=1e-9)
+
+
+def test_with_few_pairs_el_is_the_loss_of_all_less_the_disagreement_of_pairs() -> None:
+    """As in every case; a regression would follow a handful of labels."""
+    for seed in range(5):
+        sample = small_samples.draw(60, 0.05, np.random.default_rng(seed), triage=True)
+        metrics = evaluate(sample.counts, sample.probs, sample.dpe, sample_weight=(None, sample.weights2)).metrics
+        pairs, assisted = sample.counts.sum(axis=1) == 2, metrics["EL"].model_assisted
+        differ = (sample.counts[pairs] == 1).any(axis=1)
+        if differ.sum() <= 4:
+            assert sample.weights2 is not None
+            assert assisted is not None
+            rate = np.average(differ, weights=sample.weights2[pairs])
+            assert assisted.value == pytest.approx(metrics["L"].value - rate, abs=1e-12)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_first_labels_bound_the_epistemic_loss(clustered: bool) -> None:
+    """Second labels can lower it only: a hundred good first labels leave no room for gross errors."""
+    y, weights = np.repeat([[2, 0], [1, 0]], [20, 80], axis=0), np.repeat([1.0, 9.0, 1.0], [10, 10, 80])
+    f, patients = np.tile([0.9, 0.1], (100, 1)), np.arange(100) // 2 if clustered else None
+    metrics = evaluate(y, f, np.full(100, 0.1), sample_weight=(None, weights), cluster=patients).metrics
+    found, plugin = metrics["EL"], metrics["EL_plugin"].model_assisted
+    assisted = found.model_assisted
+    assert plugin is not None
+    assert plugin.low is not None
+    assert plugin.low >= 0  # a square
+    assert assisted is not None
+    assert found.high is not None
+    assert assisted.low is not None
+    assert assisted.high is not None
+    assert assisted.value == pytest.approx(0.02)
+    assert -0.25 < assisted.low < 0.02 < assisted.high < 0.12 < 0.3 < found.high
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_assistance_neither_biases_nor_misses() -> None:
+    """The spread is below the plain mean's; chances of a failure are below 1 in 1,000."""
+    rng, plain, ends = np.random.default_rng(5), [], []
+    truth = small_samples.truths(small_samples.draw(400_000, 0.01, rng))["EL"]
+    for _ in range(120):
+        found = small_samples.estimate(small_samples.draw(1_000, 0.01, rng, triage=True))
+        assisted = found["EL" + small_samples.ASSISTED]
+        plain.append(found["EL"].value)
+        ends.append((assisted.value, assisted.low, assisted.high))
+    values, low, high = np.array(ends).T
+    assert abs(values.mean() - truth) < 3.5 * values.std() / np.sqrt(120)
+    assert values.std() < 0.55 * np.std(plain)
+    assert ((low <= truth) & (truth <= high)).mean() > 0.88
 
 
 @pytest.mark.slow
