@@ -11,16 +11,16 @@ import json
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from experiments import RESULTS
-from experiments.nodules import FOLDS, fit_regression, load_nodules
+from experiments.nodules import folds, joined, load_nodules
 from ml.calibration.calibrators import FitReport, calibrate
 from ml.datasets.blends import load_mix_mnist, read_blend_table
 from ml.datasets.cells import load_cells
-from ml.distributions.families import DirichletCpe, PredictiveDistribution, softmax_probs
+from ml.distributions.families import PredictiveDistribution
 from ml.metrics import evaluate
 from ml.metrics.cases import observed_disagreement
 from ml.metrics.losses import exact_metrics
@@ -30,7 +30,6 @@ from ml.reproduce.report import versions
 from ml.training.calibrate import member_outputs
 from ml.training.run_folder import CachedOutputs, RunFolder
 from ml.util.arrays import FloatArray, IntArray
-from ml.util.splits import split_partitions
 
 WAYS = {"paper": False, "served": True}
 
@@ -65,33 +64,22 @@ class Judged:
 def chosen(fit: FitReport) -> str:
     """What a fit refined, in words."""
     document = fit.report.get("refinement", {})
-    return f"{document.get('variant', 'not refined')}; map: {document.get('map', 'none')}"
+    spread = "logistic normal" if document.get("neighbours") else "Dirichlet"
+    head = f"map: {document.get('map', 'none')}; pair head: {document.get('pair_share', 0):g}"
+    return f"{document.get('variant', 'not refined')}; {spread}; {head}"
 
 
 def of_nodules(seed: int) -> list[dict[str, Any]]:
     """Every nodule judged by a calibration that saw no nodule of its patient."""
-    data = load_nodules()
-    shares = {str(number): 1 / FOLDS for number in range(FOLDS)}
-    fold = split_partitions(data.patients.tolist(), shares, seed).astype(int)
-    y = data.label_counts
-    rows = []
+    data, rows = load_nodules(), []
     for way, refined in WAYS.items():
-        probs, a, words = np.empty(y.shape), np.empty(len(y)), []
-        for number in range(FOLDS):
-            test, held = fold == number, fold == (number + 1) % FOLDS
-            train = ~(test | held)
-            centre, spread = data.features[train].mean(axis=0), data.features[train].std(axis=0)
-            inputs = np.clip((data.features - centre) / np.where(spread > 0, spread, 1.0), -5, 5)
-            logits = np.column_stack([inputs, np.ones(len(inputs))]) @ fit_regression(inputs[train], y[train])
-            features = softmax_probs(logits)
-            groups = data.patients[held].tolist()
-            fit = calibrate(logits[held], features[held], y[held], groups, refined=refined)
-            said = fit.calibration.apply(logits[test], features[test])
-            # nodules have four labels each, so there is a head
-            dirichlet = cast(DirichletCpe, said)
-            probs[test], a[test] = dirichlet.class_probs, dirichlet.log_concentration
+        parts, words = [], []
+        for fold in folds(data, seed):
+            fitted_on = fold.logits[fold.held], fold.features[fold.held], data.label_counts[fold.held]
+            fit = calibrate(*fitted_on, data.patients[fold.held].tolist(), refined=refined)
+            parts.append((fold.test, fit.calibration.apply(fold.logits[fold.test], fold.features[fold.test])))
             words.append(chosen(fit))
-        row = Judged(y, data.patients).row(DirichletCpe(probs, a))
+        row = Judged(data.label_counts, data.patients).row(joined(parts))
         rows.append({"data": "nodules", "way": way, "seed": seed, "chosen": " | ".join(words), **row})
     return rows
 

@@ -36,12 +36,16 @@ class JointFitOut(ResponseModel):
 
 
 class RefinementOut(ResponseModel):
-    """Choice of logit summaries and of the map of φ, by cross-validated losses."""
+    """Choice of logit summaries, logistic normal, map of φ and pair head, by cross-validated losses."""
 
     variant: str | None = None
     likelihood: dict[str, float | None] | None = None
+    neighbours: bool | None = None
+    dirichlet: float | None = None
+    logistic_normal: float | None = None
     map: str | None = None
     pairs: dict[str, float | None] | None = None
+    pair_share: float | None = None
     failed: str | None = None
 
 

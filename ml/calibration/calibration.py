@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ml.calibration.concentration import ConcentrationHead
-from ml.calibration.disagreement_map import AnyMap, match_disagreement
+from ml.calibration.disagreement_map import AnyMap, PairHead, match_disagreement
+from ml.calibration.logistic_normal import RANK, member_logits
 from ml.calibration.scaling import Scaling
 from ml.dataframes import refuse_names, refuse_row_names
 from ml.distributions.families import (
@@ -21,9 +22,16 @@ from ml.distributions.families import (
 from ml.documents import from_document, to_document
 from ml.util.arrays import EqualByValue, FloatArray
 
-# versions of documents: with a constant disagreement probability, and with summaries or a map of φ
-_PLAIN, _WITH_CONSTANT, _REFINED = 1, 2, 3
-_NEEDED = {_PLAIN: "method", _WITH_CONSTANT: "constant_disagreement", _REFINED: "refinement"}
+# versions of documents: with a constant disagreement probability, with summaries or a map of φ, and with loadings or a
+# pair head
+_PLAIN, _WITH_CONSTANT, _REFINED, _EXTENDED = 1, 2, 3, 4
+_NEEDED = {
+    _PLAIN: "method",
+    _WITH_CONSTANT: "constant_disagreement",
+    _REFINED: "refinement",
+    _EXTENDED: "refinement",
+}
+_EXTENSIONS = ("loadings", "pair_head", "pair_summaries")
 #: Numbers of ``logit_summaries``.
 N_SUMMARIES = 4
 
@@ -83,11 +91,17 @@ class Refinement(EqualByValue):
         summaries: of the logits; the head's last four weights are theirs. None if nothing reads them.
         temperature_weight: (4,) by which log T depends on the summaries; None with them.
         disagreement_map: φ → φ′, matched by the distribution (``match_disagreement``); None for φ as it is.
+        loadings: (K, 2) of a logistic normal in place of the Dirichlet, not for ensembles; None without.
+        pair_head: what is mixed into φ′, by the pair's summaries; None without.
+        pair_summaries: of the logits, for the pair head.
     """
 
     summaries: Summaries | None = None
     temperature_weight: FloatArray | None = None
     disagreement_map: AnyMap | None = None
+    loadings: FloatArray | None = None
+    pair_head: PairHead | None = None
+    pair_summaries: Summaries | None = None
 
     def __post_init__(self) -> None:
         weight = self.temperature_weight
@@ -95,6 +109,23 @@ class Refinement(EqualByValue):
             raise ValueError("summaries and temperature weights go together")
         if weight is not None and (weight.shape != (N_SUMMARIES,) or not np.isfinite(weight).all()):
             raise ValueError("the temperature's weights are misshapen or not finite")
+        loadings = self.loadings
+        if loadings is not None and not (loadings.shape[1:] == (RANK,) and np.isfinite(loadings).all()):
+            raise ValueError("the loadings are misshapen or not finite")
+        if (self.pair_head is None) != (self.pair_summaries is None):
+            raise ValueError("a pair head and its summaries go together")
+
+    @property
+    def moves_disagreement(self) -> bool:
+        """Whether the distribution is moved to other DPEs."""
+        return self.disagreement_map is not None or self.pair_head is not None
+
+    def disagreement(self, own: FloatArray, logits: npt.ArrayLike, features: npt.ArrayLike) -> FloatArray:
+        """DPEs (N,) that the distribution has to match, of its own."""
+        mapped = own if self.disagreement_map is None else self.disagreement_map(own)
+        if self.pair_head is None or self.pair_summaries is None:
+            return mapped
+        return self.pair_head(mapped, self.pair_summaries(logits), features)
 
 
 @dataclass(frozen=True)
@@ -132,7 +163,9 @@ class Calibration:
     def has_constant_concentration(self) -> bool:
         """Whether one concentration, the same for all cases, gives their disagreement probabilities."""
         head = self.concentration
-        return head is not None and not head.weight.any() and self.constant_disagreement is None
+        # members and a pair head change the order
+        plain = self.refinement.loadings is None and self.refinement.pair_head is None
+        return plain and head is not None and not head.weight.any() and self.constant_disagreement is None
 
     def apply(self, logits: npt.ArrayLike, features: npt.ArrayLike) -> PredictiveDistribution:
         """Predict from logits (N, K) and features (N, D), or (S, N, …).
@@ -146,8 +179,11 @@ class Calibration:
             seen = refinement.summaries(logits)
             scaled = scaled * np.exp(-(seen @ refinement.temperature_weight))[..., None]
             hidden = np.concatenate([np.asarray(features, dtype=np.float64), seen], axis=-1)
-        if scaled.ndim not in {2, 3}:
-            raise ValueError(f"logits must have shape (N, K) or (S, N, K), got {scaled.shape}")
+        if scaled.ndim not in ({2, 3} if refinement.loadings is None else {2}):
+            ensembles = (
+                " or (S, N, K)" if refinement.loadings is None else ", as this calibration makes its own members"
+            )
+            raise ValueError(f"logits must have shape (N, K){ensembles}, got {scaled.shape}")
         if self.concentration is not None and np.shape(hidden)[-1:] != self.concentration.weight.shape:
             n_extra = 0 if refinement.summaries is None else N_SUMMARIES
             raise ValueError(
@@ -160,10 +196,13 @@ class Calibration:
             family = PointCpe if scaled.ndim == 2 else EnsembleCpe
             return family(softmax_probs(scaled), stated_disagreement=stated)
         a = self.concentration(hidden)
+        if refinement.loadings is not None:
+            scaled = member_logits(scaled, refinement.loadings)
+            a = np.broadcast_to(a, scaled.shape[:-1])
         dirichlet = DirichletCpe if scaled.ndim == 2 else DirichletMixtureCpe
-        if refinement.disagreement_map is not None:
+        if refinement.moves_disagreement:
             own = dirichlet(softmax_probs(scaled), a).own_disagreement_probs
-            scaled, a = match_disagreement(scaled, a, refinement.disagreement_map(own))
+            scaled, a = match_disagreement(scaled, a, refinement.disagreement(own, logits, features))
         return dirichlet(softmax_probs(scaled), a, stated_disagreement=stated)
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,7 +213,11 @@ class Calibration:
         if refined or self.constant_disagreement is not None:
             document |= {"constant_disagreement": self.constant_disagreement}
         if refined:
-            return document | {"version": _REFINED, "refinement": to_document(self.refinement)}
+            # of older versions, no key that is null
+            refinement = to_document(self.refinement)
+            extended = {name: value for name in _EXTENSIONS if (value := refinement.pop(name)) is not None}
+            version = _EXTENDED if extended else _REFINED
+            return document | {"version": version, "refinement": refinement | extended}
         return document | {"version": _PLAIN if self.constant_disagreement is None else _WITH_CONSTANT}
 
     @classmethod

@@ -12,16 +12,23 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from ml.calibration.calibration import Calibration, Refinement, Summaries
+from ml.calibration.calibration import N_SUMMARIES, Calibration, Refinement, Summaries
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head
 from ml.calibration.disagreement_map import (
     IDENTITY,
+    PAIR_RIDGES,
+    PAIR_SHARES,
     AnyMap,
     MapKind,
+    PairHead,
     cross_fit_map,
     fit_map,
+    fit_pair_head,
+    highest_disagreement,
     match_disagreement,
+    pair_inputs,
     pair_loss,
+    principal_components,
 )
 from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.calibration.joint_fit import (
@@ -34,10 +41,12 @@ from ml.calibration.joint_fit import (
     fit_variant,
     start_without_summaries,
 )
+from ml.calibration.logistic_normal import MOST_CASES, N_NODES, POINT, fit_loadings, member_logits
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import METHODS, Choice, Method, Scaling, choose_scaling
 from ml.dataframes import same_rows
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
+from ml.distributions.likelihood import multinomial_log_likelihood
 from ml.util.arrays import FloatArray, as_features, as_label_counts, as_logits, refuse_probabilities
 from ml.util.splits import held_out_folds, split_folds, split_partitions
 
@@ -53,6 +62,8 @@ MAPS: dict[str, tuple[MapKind, float]] = {
     "piecewise, drawn to a shift": ("piecewise", 10.0),
 }
 _UNMAPPED = "none"
+# differences of likelihoods that are none
+_ROUNDING = 1e-9
 
 
 class JointFit(TypedDict):
@@ -70,8 +81,12 @@ class RefinementChoice(TypedDict):
 
     variant: NotRequired[str]  # what reads the summaries
     likelihood: NotRequired[dict[str, float | None]]
+    neighbours: NotRequired[bool]  # whether a logistic normal replaces the Dirichlet
+    dirichlet: NotRequired[float]  # loss by label after a case's first
+    logistic_normal: NotRequired[float]
     map: NotRequired[str]  # of φ
     pairs: NotRequired[dict[str, float | None]]
+    pair_share: NotRequired[float]  # λ of the pair head, 0 without
     failed: NotRequired[str]  # why nothing was refined
 
 
@@ -112,7 +127,8 @@ def calibrate(
     """Fit scaling and concentration head, and keep what helps out of fold.
 
     Both are fitted on 80 % of the groups, chosen on the others and refitted
-    on all. Then summaries and a map of φ are tried.
+    on all. Then summaries, a logistic normal in place of the Dirichlet,
+    a map of φ and a pair head are tried.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -126,7 +142,8 @@ def calibrate(
             are scaled and φ is mapped; all if left out. Leave out labels
             that were asked for because others differ: they would pass
             for overconfidence.
-        refined: whether to try summaries and the map.
+        refined: whether to try summaries, a logistic normal, the map and
+            a pair head.
 
     Returns:
         The calibration and a report of its losses.
@@ -226,7 +243,7 @@ def _refine(
     groups: Sequence[str],
     seed: int,
 ) -> tuple[Calibration, RefinementChoice]:
-    """Add summaries and a map of φ, fitted out of fold, if they help."""
+    """Add summaries, a logistic normal, a map of φ and a pair head, fitted out of fold, if they help."""
     pairs, scaling = outputs.pairs, calibration.scaling
     if pairs.sum() < FEWEST_PAIRS:
         failed = f"{int(pairs.sum())} cases with two labels, fewer than {FEWEST_PAIRS}"
@@ -249,14 +266,14 @@ def _refine(
             best = trial
     if best is None:
         return calibration, {"failed": "no fit converged"}
-    mapped, name, pair_losses = _choose_map(best, outputs, fold)
-    choice = RefinementChoice(variant=str(best.variant), likelihood=losses, map=name, pairs=pair_losses)
-    if best.variant == PLAIN:
-        return replace(calibration, refinement=Refinement(disagreement_map=mapped)), choice
-    if by_temperature:
-        scaling = Scaling("temperature", best.whole.log_temperature)
-    refinement = Refinement(summaries, best.whole.temperature_weight, mapped)
-    return Calibration(scaling, best.whole.head, refinement=refinement), choice
+    if best.variant != PLAIN:
+        if by_temperature:
+            scaling = Scaling("temperature", best.whole.log_temperature)
+        refinement = Refinement(summaries, best.whole.temperature_weight)
+        calibration = Calibration(scaling, best.whole.head, refinement=refinement)
+    paired = _Paired.of(best, inputs, fold, groups)
+    extended, choice = _extend(calibration, paired, best.whole.predicted(inputs)[0][..., pairs, :], summaries)
+    return extended, RefinementChoice(variant=str(best.variant), likelihood=losses, **choice)
 
 
 @dataclass(frozen=True)
@@ -296,25 +313,171 @@ def _distribution(logits: FloatArray, log_concentration: FloatArray) -> Dirichle
     return family(softmax_probs(logits), log_concentration)
 
 
-def _choose_map(
-    trial: _Trial, outputs: LabelledOutputs, fold: npt.NDArray[np.int64]
-) -> tuple[AnyMap | None, str, dict[str, float | None]]:
-    usable = outputs.pairs
-    differ, dpe = np.full(len(usable), np.nan), _distribution(trial.logits, trial.log_concentration).disagreement_probs
-    differ[usable] = outputs.differ
+@dataclass(frozen=True)
+class _Paired:
+    """What is predicted out of fold of the cases with two labels."""
 
-    def loss(mapped: FloatArray) -> float:
-        return float(pair_loss(IDENTITY.logits(mapped[usable]), differ[usable]).mean())
+    outputs: LabelledOutputs
+    logits: FloatArray  # (n, K), or (S, n, K) of members
+    log_concentration: FloatArray
+    fold: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]  # number of the patient
 
-    losses: dict[str, float | None] = {_UNMAPPED: loss(dpe)}
+    @classmethod
+    def of(
+        cls, trial: _Trial, outputs: LabelledOutputs, fold: npt.NDArray[np.int64], groups: Sequence[str]
+    ) -> "_Paired":
+        """Of the cases that a trial predicts."""
+        rows = outputs.pairs
+        group = np.unique(np.array(groups)[rows], return_inverse=True)[1]
+        parts = trial.logits[..., rows, :], trial.log_concentration[..., rows]
+        return cls(outputs.rows(rows), *parts, fold[rows], np.asarray(group, dtype=np.int64))
+
+    @property
+    def n_later_labels(self) -> int:
+        counts = self.outputs.counts[self._some]
+        return int(counts.sum()) - len(counts)
+
+    @property
+    def distribution(self) -> DirichletCpe | DirichletMixtureCpe:
+        return _distribution(self.logits, self.log_concentration)
+
+    def loss(self, dpe: FloatArray) -> FloatArray:
+        """Loss (n,) of pairs by DPEs that the distribution is moved to, as far as it can be."""
+        reached = np.minimum(dpe, highest_disagreement(self.log_concentration, self.outputs.counts.shape[1]))
+        return pair_loss(IDENTITY.logits(reached), self.outputs.differ)
+
+    def likelihoods(self, dpe: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Log-likelihoods of labels after the first and of a first label, moved to DPEs (n,), of enough cases."""
+        some = self._some
+        logits, a, counts = self.logits[..., some, :], self.log_concentration[..., some], self.outputs.counts[some]
+        moved = _distribution(*((logits, a) if dpe is None else match_disagreement(logits, a, dpe[some])))
+        first = multinomial_log_likelihood(counts, moved.class_probs) / counts.sum(axis=1)
+        return moved.log_likelihood(counts) - first, first
+
+    @property
+    def _some(self) -> slice:
+        return slice(None, None, -(-len(self.group) // MOST_CASES))
+
+    def is_gain(self, gains: FloatArray) -> bool:
+        """Whether gains, of all cases or of enough, are in sum more than their standard error by patient."""
+        group = self.group if len(gains) == len(self.group) else self.group[self._some]
+        by_group = np.bincount(group, gains - gains.mean())
+        return bool(gains.sum() > np.sqrt(by_group @ by_group) + _ROUNDING * len(gains))
+
+
+def _extend(
+    calibration: Calibration, paired: _Paired, whole: FloatArray, summaries: Summaries
+) -> tuple[Calibration, RefinementChoice]:
+    """Add a logistic normal, a map of φ and a pair head, if each helps; ``whole`` are logits of the final fit."""
+    head, refinement, choice = calibration.concentration, calibration.refinement, RefinementChoice()
+    chosen = _choose_map(paired)
+    before = paired.likelihoods(chosen.dpe)
+    neighbours = _fit_neighbours(paired, whole)
+    if neighbours is not None and head is not None:
+        other = _choose_map(neighbours[0])
+        plain, after = other.paired.likelihoods(), other.paired.likelihoods(other.dpe)
+        if any(paired.is_gain(one - moved) for one, moved in zip(plain, after, strict=True)):
+            other, after = other.without_map(), plain
+        # the next label is more likely after labels, and a first one no less likely
+        kept = paired.is_gain(after[0] - before[0]) and not paired.is_gain(before[1] - after[1])
+        losses = [float(-likelihood[0].sum() / paired.n_later_labels) for likelihood in (before, after)]
+        choice = RefinementChoice(neighbours=kept, dirichlet=losses[0], logistic_normal=losses[1])
+        if kept:
+            chosen, before, refinement = other, after, replace(refinement, loadings=neighbours[1])
+            head = ConcentrationHead(np.zeros(head.weight.shape), POINT)
+    refinement = replace(refinement, disagreement_map=chosen.map)
+    pair_head = _choose_pair_head(chosen, before)
+    if pair_head is not None:
+        refinement = replace(refinement, pair_head=pair_head, pair_summaries=summaries)
+    share = 0.0 if pair_head is None else pair_head.share
+    choice |= RefinementChoice(map=chosen.name, pairs=chosen.losses, pair_share=share)
+    return replace(calibration, concentration=head, refinement=refinement), choice
+
+
+def _fit_neighbours(paired: _Paired, whole: FloatArray) -> tuple[_Paired, FloatArray] | None:
+    """Predictions of a logistic normal out of fold, and its loadings; None where there is none."""
+    counts = paired.outputs.counts
+    # members of an ensemble have their own spread, and of two classes none is nearer than another
+    if paired.logits.ndim != 2 or counts.shape[1] < 3:
+        return None
+    logits = np.empty((N_NODES, *counts.shape))
+    try:
+        loadings = fit_loadings(softmax_probs(whole), counts)
+        for others, unseen in held_out_folds(paired.fold):
+            inside = softmax_probs(paired.logits[others]), counts[others]
+            logits[:, unseen] = member_logits(paired.logits[unseen], fit_loadings(*inside, start=loadings))
+    except FitError:
+        return None
+    return replace(paired, logits=logits, log_concentration=np.full(logits.shape[:-1], POINT)), loadings
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A map chosen by the loss of pairs, and DPEs (n,) mapped out of fold."""
+
+    paired: _Paired
+    name: str
+    map: AnyMap | None
+    losses: dict[str, float | None]
+    dpe: FloatArray
+
+    def without_map(self) -> "_Mapped":
+        return replace(self, name=_UNMAPPED, map=None, dpe=self.paired.distribution.disagreement_probs)
+
+
+def _choose_map(paired: _Paired) -> _Mapped:
+    differ, dpe = paired.outputs.differ, paired.distribution.disagreement_probs
+    losses: dict[str, float | None] = {_UNMAPPED: float(paired.loss(dpe).mean())}
     maps: dict[str, AnyMap] = {}
+    best, served = _UNMAPPED, dpe
     for name, (kind, pull) in MAPS.items():
         try:
-            mapped = expit(cross_fit_map(dpe, differ, fold, kind, pull=pull))
-            served = _distribution(*match_disagreement(trial.logits, trial.log_concentration, mapped))
-            maps[name] = fit_map(dpe[usable], differ[usable], kind, pull=pull)
-            losses[name] = loss(served.disagreement_probs)
+            mapped = expit(cross_fit_map(dpe, differ, paired.fold, kind, pull=pull))
+            maps[name] = fit_map(dpe, differ, kind, pull=pull)
         except FitError:
             losses[name] = None
-    best = min(losses, key=lambda name: np.inf if losses[name] is None else losses[name] or 0.0)
-    return maps.get(best), best, losses
+            continue
+        loss = losses[name] = float(paired.loss(mapped).mean())
+        if loss < (losses[best] or 0.0):
+            best, served = name, mapped
+    return _Mapped(paired, best, maps.get(best), losses, served)
+
+
+_TriedShare = tuple[PairHead, FloatArray, FloatArray]  # with losses and DPEs of cases
+
+
+def _choose_pair_head(mapped: _Mapped, likelihoods: tuple[FloatArray, FloatArray]) -> PairHead | None:
+    """Pair head with the lowest loss of pairs, if that is a gain that costs no likelihood; adds losses by share."""
+    paired, dpe, losses = mapped.paired, mapped.dpe, mapped.losses
+    outputs, differ = paired.outputs, paired.outputs.differ
+    if outputs.logits.ndim != 2:
+        return None
+    components = principal_components(outputs.features)
+    centre = outputs.features.mean(axis=0)
+    inputs = pair_inputs(dpe, outputs.summaries, (outputs.features - centre) @ components)
+    before, tried = paired.loss(dpe), dict[float, _TriedShare]()
+    for ridge in PAIR_RIDGES:
+        predicted = np.empty(len(dpe))
+        try:
+            for others, unseen in held_out_folds(paired.fold):
+                weight, bias = fit_pair_head(inputs[others], differ[others], ridge)
+                predicted[unseen] = expit(inputs[unseen] @ weight + bias)
+            weight, bias = fit_pair_head(inputs, differ, ridge)
+        except FitError:
+            continue
+        weight = np.append(weight[: N_SUMMARIES + 1], components @ weight[N_SUMMARIES + 1 :])
+        bias -= float(centre @ weight[N_SUMMARIES + 1 :])
+        for share in PAIR_SHARES:
+            mixed = (1 - share) * dpe + share * predicted
+            loss = paired.loss(mixed)
+            if share not in tried or loss.sum() < tried[share][1].sum():
+                tried[share] = PairHead(share, weight, bias), loss, mixed
+    losses |= {f"pair head, {share:g}": float(loss.mean()) for share, (_, loss, _) in tried.items()}
+    for head, loss, mixed in sorted(tried.values(), key=lambda one: float(one[1].sum())):
+        if not paired.is_gain(before - loss):
+            return None
+        pairs = zip(likelihoods, paired.likelihoods(mixed), strict=True)
+        if not any(paired.is_gain(one - moved) for one, moved in pairs):
+            return head
+    return None

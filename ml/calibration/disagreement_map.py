@@ -3,7 +3,8 @@
 Beta calibration (Kull, Silva Filho and Flach 2017) is fitted to pairs
 of labels; the monotone map keeps the ranking. The distribution gets φ′
 by its concentration, raised by at most 1 (or to 0), and then by a
-temperature of the case, which flattens f.
+temperature of the case, which flattens f. A pair head, a regression of
+"these two labels differ", may be mixed into φ′ before.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_expit
+from scipy.special import expit, log_expit, logit
 
 from ml.calibration.optimise import FitError, minimise
 from ml.distributions.families import softmax_probs
@@ -26,6 +27,13 @@ _LEAST = 1e-9
 _KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 # pairs that the penalty on a change of slope is worth
 _BEND = 10.0
+#: Components of the features that a pair head reads, and candidates for its ridge, worth as many pairs.
+PAIR_COMPONENTS = 8
+PAIR_RIDGES = (1.0, 10.0, 100.0)
+# cases that are enough for the components, at even steps of all
+_COMPONENT_CASES = 1000
+#: Shares λ of a pair head that are tried.
+PAIR_SHARES = (0.25, 0.5, 0.75, 1.0)
 #: By how much a log concentration may rise.
 LARGEST_RISE = 1.0
 #: Where it may always rise to: α0 = 1.
@@ -82,6 +90,29 @@ class PiecewiseMap(EqualByValue):
     def __call__(self, disagreement_probs: npt.ArrayLike) -> FloatArray:
         """Mapped DPEs, in the shape of the DPEs."""
         return np.asarray(expit(self.logits(disagreement_probs)))
+
+
+@dataclass(frozen=True, eq=False)
+class PairHead(EqualByValue):
+    """φ″ = (1 − λ) φ′ + λ σ(wᵀ(summaries, logit φ′, features) + c)."""
+
+    share: float  # λ
+    weight: FloatArray  # (5 + D,) w
+    bias: float  # c
+
+    def __post_init__(self) -> None:
+        if not (0 < self.share <= 1 and self.weight.ndim == 1 and np.isfinite([*self.weight, self.bias]).all()):
+            raise ValueError("the pair head is misshapen, not finite or has no share in (0, 1]")
+
+    def __call__(self, mapped: FloatArray, summaries: FloatArray, features: npt.ArrayLike) -> FloatArray:
+        """DPEs (N,) of mapped DPEs (N,), summaries (N, 4) and features (N, D)."""
+        inputs = pair_inputs(mapped, summaries, np.asarray(features, dtype=np.float64))
+        return np.asarray((1 - self.share) * mapped + self.share * expit(inputs @ self.weight + self.bias))
+
+
+def pair_inputs(dpe: FloatArray, summaries: FloatArray, features: FloatArray) -> FloatArray:
+    """Inputs (N, 5 + D) of a pair head."""
+    return np.column_stack([summaries, logit(_clipped(dpe)), features])
 
 
 AnyMap = DisagreementMap | PiecewiseMap
@@ -155,6 +186,32 @@ def cross_fit_map(
     return logits
 
 
+def principal_components(features: FloatArray) -> FloatArray:
+    """Weights (D, P) of at most eight uncorrelated components of features (N, D), each of variance one."""
+    some = features[:: -(-len(features) // _COMPONENT_CASES)]
+    centred = some - some.mean(axis=0)
+    spread = centred.std(axis=0)
+    varies = spread > 1e-9 * np.maximum(1.0, np.abs(some).max(axis=0))
+    standard = np.where(varies, 1 / np.where(varies, spread, 1.0), 0.0)
+    _, values, directions = np.linalg.svd(centred * standard, full_matrices=False)
+    used = np.flatnonzero(values > 1e-6 * values.max(initial=1e-300))[:PAIR_COMPONENTS]
+    return np.asarray(standard[:, None] * directions[used].T / values[used] * np.sqrt(len(some)))
+
+
+def fit_pair_head(inputs: FloatArray, differ: FloatArray, ridge: float) -> tuple[FloatArray, float]:
+    """Weights (P,) and constant of a logistic regression of "these two labels differ"."""
+
+    def objective(x: FloatArray) -> tuple[float, FloatArray]:
+        value = inputs @ x[:-1] + x[-1]
+        slope = (expit(value) - differ) / len(differ)
+        by_weight = inputs.T @ slope + ridge * x[:-1] / len(differ)
+        penalty = 0.5 * ridge * float(x[:-1] @ x[:-1]) / len(differ)
+        return float(pair_loss(value, differ).mean()) + penalty, np.append(by_weight, slope.sum())
+
+    parameters, _ = minimise(objective, np.zeros(inputs.shape[1] + 1), "pair head")
+    return parameters[:-1], float(parameters[-1])
+
+
 def fit_disagreement_map(
     disagreement_probs: npt.ArrayLike, label_counts: npt.ArrayLike, groups: list[str], *, seed: int = 0
 ) -> AnyMap:
@@ -187,8 +244,13 @@ def match_disagreement(
     return flat, a
 
 
-def _mixture_disagreement(differ: FloatArray, log_concentration: FloatArray) -> FloatArray:
-    members = expit(log_concentration) * differ
+def highest_disagreement(log_concentration: FloatArray, n_classes: int) -> FloatArray:
+    """Largest DPEs (N,) that ``match_disagreement`` reaches, by flat members."""
+    return _mixture_disagreement(1 - 1 / n_classes, np.maximum(log_concentration + LARGEST_RISE, ALWAYS_ALLOWED))
+
+
+def _mixture_disagreement(differ: FloatArray | float, log_concentration: FloatArray) -> FloatArray:
+    members = np.asarray(expit(log_concentration) * differ)
     return members if members.ndim == 1 else np.asarray(members.mean(axis=0))
 
 

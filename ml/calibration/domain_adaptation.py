@@ -132,7 +132,9 @@ class FittedAdaptation:
 
 def fit_adaptation(calibration: Calibration, reads: LabelledOutputs) -> FittedAdaptation:
     """Fit temperature, rise, slope and level."""
-    own = replace(calibration, constant_disagreement=None)
+    # a pair head is of the annotators whose pairs taught it
+    refinement = replace(calibration.refinement, pair_head=None, pair_summaries=None)
+    own = replace(calibration, constant_disagreement=None, refinement=refinement)
     change = _fit_scale_changes(own, reads, rises=False)
     paired, differ = reads.rows(reads.pairs), reads.differ
     # a map may lower a concentration, but hardly raise it

@@ -68,6 +68,12 @@ def _mixture_intervals(distribution: PredictiveDistribution) -> FloatArray:
     # one row per (case, class), one column per member
     by_cell = np.moveaxis(probs, 0, -1).reshape(-1, len(probs))
     alpha, weights = (np.repeat(values.T, n_classes, axis=0) for values in (alpha, weights))
+    if (alpha > LARGE_SHAPE).all():  # points: no root to find
+        order = np.argsort(by_cell, axis=1)
+        reached = np.take_along_axis(weights, order, axis=1).cumsum(axis=1)
+        at = [(reached < level * (1 - 1e-12)).sum(axis=1, keepdims=True) for level in _TAILS]
+        ends = [np.take_along_axis(np.take_along_axis(by_cell, order, axis=1), place, axis=1) for place in at]
+        return np.concatenate(ends, axis=1).reshape(-1, n_classes, 2)
 
     def above(x: FloatArray, cell: FloatArray, level: FloatArray) -> FloatArray:
         rows = cell.astype(np.intp)

@@ -30,14 +30,6 @@ from ml.metrics.posterior_gain import (
 )
 from ml.metrics.reader_variance import Readings
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
-from ml.metrics.u_statistics import (
-    Kernel,
-    disagreement_kernel,
-    expected_statistic,
-    statistic_calibration_loss,
-    statistic_loss,
-    u_statistic,
-)
 
 __all__ = [
     "Accumulator",
@@ -45,13 +37,11 @@ __all__ = [
     "ClassEvaluation",
     "Estimate",
     "Evaluation",
-    "Kernel",
     "Readings",
     "ReliabilityBin",
     "calibration_loss",
     "class_skill",
     "disagreement_calibration_loss",
-    "disagreement_kernel",
     "disagreement_loss",
     "disagreement_skill",
     "dispersion_loss",
@@ -61,7 +51,6 @@ __all__ = [
     "exact_metrics",
     "exact_posterior_epistemic_loss",
     "expected_squared_loss",
-    "expected_statistic",
     "net_benefit",
     "net_benefit_difference",
     "paired_change",
@@ -71,10 +60,7 @@ __all__ = [
     "posterior_gain_terms",
     "ranked_probability_score",
     "ranked_probability_skill",
-    "statistic_calibration_loss",
-    "statistic_loss",
     "triage_recall",
-    "u_statistic",
     "uncertainty_scores",
     "weighted_kappa",
 ]

@@ -144,8 +144,8 @@ class Predictor:
         """Predict decoded images by an ensemble of augmented views."""
         if not images:
             raise ValueError("no image to predict")
-        if self.release.head is not None:
-            raise ValueError("this release is a Monte-Carlo dropout ensemble already: leave --tta out")
+        if self.release.head is not None or self.release.calibration.refinement.loadings is not None:
+            raise ValueError("this release predicts by an ensemble already: leave --tta out")
         orientation = self.release.card.get("orientation", "fixed")
         parts = []
         for start in range(0, len(images), BATCH):

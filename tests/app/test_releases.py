@@ -25,13 +25,17 @@ from app.releases.queries import get_champion_alias
 from app.releases.registration import add_release
 from app.releases.service import move_alias
 from app.triage.rules import summarise_posterior
-from ml.calibration.calibration import Calibration
+from ml.calibration.calibration import Calibration, Refinement, Summaries
+from ml.calibration.concentration import ConcentrationHead
+from ml.calibration.disagreement_map import DisagreementMap, PairHead
 from ml.calibration.domain_adaptation import recalibrate_for_annotators
+from ml.calibration.logistic_normal import POINT
+from ml.calibration.scaling import Scaling
 from ml.datasets.cells import AnnotatorPool, simulate_cell
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe, PredictiveDistribution
 from ml.images.preprocess import decode_image
 from ml.metrics import evaluate
-from ml.release.artifact import FAMILIARITY_FILE, read_release
+from ml.release.artifact import FAMILIARITY_FILE, read_release, write_recalibrated
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Prediction, Predictor, prediction_of
 from ml.specimens.cells import calibration_mix
@@ -133,8 +137,30 @@ def stored(service: Service, case: dict[str, Any]) -> PredictiveDistribution:
     return stored_prediction(service.one(select(CasePrediction).where(CasePrediction.case_id == UUID(case["id"]))))
 
 
-def test_the_posterior_is_that_of_the_exact_mixture(service: Service, dropout_release: Path) -> None:
-    service.serve(dropout_release)
+@pytest.fixture(scope="module")
+def neighbours_release(tiny_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release with a logistic normal, a map of φ and a pair head."""
+    parent, rng = read_release(tiny_release), np.random.default_rng(0)
+    head = parent.calibration.concentration
+    assert head is not None
+    n = len(head.weight) - (4 if parent.calibration.refinement.summaries else 0)
+    refinement = Refinement(
+        disagreement_map=DisagreementMap(0.9, 1.1, -0.1),
+        loadings=rng.normal(size=(len(parent.classes), 2)),
+        pair_head=PairHead(0.25, rng.normal(0, 0.1, n + 5), -0.5),
+        pair_summaries=Summaries.of(rng.normal(0, 3, (200, len(parent.classes)))),
+    )
+    calibration = Calibration(Scaling(), ConcentrationHead(np.zeros(n), POINT), refinement=refinement)
+    path = tmp_path_factory.mktemp("neighbours") / "release"
+    return write_recalibrated(path, parent, calibration, parent.card).path
+
+
+@pytest.mark.parametrize("kind", ["dropout_release", "neighbours_release"])
+def test_the_posterior_is_that_of_the_exact_mixture(
+    service: Service, kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    service.serve(folder)
     case = service.add_case()
     prediction = case["prediction"]
     assert prediction["log_concentration"] is None

@@ -180,7 +180,6 @@ def losses(world: World) -> dict[str, Any]:
     weights = {"sample_weight": world.weights[0], "cluster": world.patients}
     bins = weights | {"n_bins": world.n_bins, "debias": world.debias}
     quantiles = bins | {"strategy": "quantile", "n_bins": 4}
-    kernel = (world.counts, dpe, metrics.disagreement_kernel, 2)
     found: dict[str, Callable[[], Any]] = {
         "L": lambda: metrics.expected_squared_loss(*by_class, **weights),
         "EL": lambda: metrics.epistemic_loss(*by_class, **weights),
@@ -195,9 +194,6 @@ def losses(world: World) -> dict[str, Any]:
         "ERPS": lambda: metrics.epistemic_ranked_probability_score(*by_class, **weights),
         "RPS skill": lambda: metrics.ranked_probability_skill(*by_class, **weights),
         "weighted kappa": lambda: metrics.weighted_kappa(*by_class, **weights),
-        "statistic": lambda: metrics.statistic_loss(*kernel, **weights),
-        "statistic CL": lambda: metrics.statistic_calibration_loss(*kernel, **bins),
-        "expected statistic": lambda: metrics.expected_statistic(world.distribution, metrics.disagreement_kernel, 3),
     }
     return {name: attempt(function) for name, function in found.items()}
 

@@ -81,7 +81,6 @@ OTHERS: dict[str, Any] = {
     "capacities": [0.2, 0.5],
     "capacity": 0.3,
     "distribution": secondread.DirichletCpe(F, A),
-    "kernel": secondread.metrics.disagreement_kernel,
     "log_temperature": 0.1,
     "long": LONG,
     "m": 2,
@@ -174,7 +173,6 @@ EXEMPT = {
             "specimens.Laboratory specimens.Threshold"
         ),
         "an error": "calibration.FitError tables.TableError",
-        "the labels of one case": "metrics.disagreement_kernel",
         "parameters, one per feature": "calibration.ConcentrationHead",
         "parameters, four of each": "calibration.Refinement",
         "parameters, one per class": "calibration.Scaling",

@@ -1,4 +1,4 @@
-"""Laws of skill, of U-statistics, of the gain by labels, and of triage curves."""
+"""Laws of skill, of the gain by labels, and of triage curves."""
 
 import itertools
 from typing import Any
@@ -14,7 +14,6 @@ from ml.distributions.families import DirichletCpe, PointCpe
 from ml.metrics import (
     Accumulator,
     class_skill,
-    disagreement_calibration_loss,
     disagreement_loss,
     disagreement_skill,
     epistemic_loss,
@@ -23,18 +22,9 @@ from ml.metrics import (
     expected_squared_loss,
     paired_changes,
 )
-from ml.metrics.cases import observed_disagreement
 from ml.metrics.losses import judge_disagreement
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
-from ml.metrics.u_statistics import (
-    disagreement_kernel,
-    expected_statistic,
-    statistic_calibration_loss,
-    statistic_loss,
-    u_statistic,
-)
-from tests.ml.test_distributions import all_distributions
 from tests.ml.test_metrics import draw
 
 Counts = npt.NDArray[np.int64]
@@ -226,48 +216,6 @@ def test_intervals_of_the_skill_cover_with_patients_and_without(patients: bool) 
         assert found.high is not None
         covered += found.low <= aim <= found.high
     assert 0.925 <= covered / runs <= 0.98, "the Monte-Carlo error is 1 %"
-
-
-def at_least_two_of_the_last(counts: Counts) -> float:
-    return float(counts[-1] >= 2)
-
-
-@pytest.mark.parametrize("m", [1, 2, 3])
-def test_a_u_statistic_is_the_mean_over_all_choices_of_labels(m: int) -> None:
-    y, _ = draw(0, n=40, low=0)
-    found = u_statistic(y, at_least_two_of_the_last, m)
-    for row, value in zip(y, found, strict=True):
-        labels = np.repeat(np.arange(3), row)
-        if len(labels) < m:
-            assert np.isnan(value)
-            continue
-        choices = [np.bincount(c, minlength=3) for c in itertools.combinations(labels, m)]
-        assert value == pytest.approx(np.mean([at_least_two_of_the_last(c) for c in choices]), abs=1e-14)
-
-
-def test_disagreement_is_the_u_statistic_of_its_kernel() -> None:
-    y, f = draw(1)
-    rng = np.random.default_rng(1)
-    phi = rng.uniform(0, 1, len(y))
-    two = y.sum(1) >= 2
-    np.testing.assert_allclose(u_statistic(y, disagreement_kernel, 2)[two], observed_disagreement(y[two]), atol=1e-15)
-    pairs = ((statistic_loss, disagreement_loss), (statistic_calibration_loss, disagreement_calibration_loss))
-    for general, special in pairs:
-        found, expected = general(y, phi, disagreement_kernel, 2), special(y, phi)
-        assert (found.value, found.se, found.dropped) == pytest.approx((expected.value, expected.se, expected.dropped))
-    assert len(f) == len(y)
-
-
-def test_expected_statistics_of_every_distribution() -> None:
-    for distribution in all_distributions():
-        dpe = expected_statistic(distribution, disagreement_kernel, 2)
-        np.testing.assert_allclose(dpe, distribution.disagreement_probs, atol=1e-14)
-        np.testing.assert_allclose(expected_statistic(distribution, lambda c: 1.0, 3), 1, atol=1e-13)
-
-
-def test_a_statistic_of_no_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match="m must"):
-        u_statistic([[1, 1]], disagreement_kernel, 0)
 
 
 def test_horvitz_thompson_equals_hajek_where_everybody_is_labelled_alike() -> None:
