@@ -189,7 +189,7 @@ def _split_row(data: Nodules, seed: int, observer: Any) -> _SplitRow:
         patients = data.patients[fold.held].tolist()
         for refined, by_fold in parts.items():
             fitted_on = fold.logits[fold.held], fold.features[fold.held], data.label_counts[fold.held]
-            fit: FitReport = calibrate(*fitted_on, patients, refined=refined)
+            fit: FitReport = calibrate(*fitted_on, patients, refined=refined, level="ordinal")
             by_fold.append((fold.test, fit.calibration.apply(fold.logits[fold.test], fold.features[fold.test])))
         size = {"n_nodules": int(fold.held.sum()), "n_patients": len(set(patients))}
         fits.append({**size, **fit.report.get("refinement", {})})

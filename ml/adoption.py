@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml.calibration.calibrators import Level
 from ml.calibration.scaling import Method
 from ml.tables.logits import Output
 from ml.tables.reading import TableSource
@@ -25,6 +26,7 @@ def adopt(
     preprocessing: "PreprocessingSteps | None" = None,
     method: Method = "temperature",
     alpha: bool = True,
+    level: Level = "nominal",
     seed: int = 0,
     held_out: float | None = None,
     cluster: str | None = None,
@@ -47,6 +49,7 @@ def adopt(
         preprocessing: ``size`` and ``crop`` in px, ``channels``, and ``mean`` and ``std`` of pixels in [0, 1].
         method: how class probabilities are calibrated.
         alpha: whether to fit the concentration, which needs cells with two labels.
+        level: ``ordinal`` if classes are grades: a label may then also raise its neighbours.
         seed: of the split into calibration and evaluation, by patient.
         held_out: share of the cells that evaluate; left out, those of the partition ``test`` in LABELS, or half.
         cluster: column of ``labels`` that names the patient; ``patient`` if left out.
@@ -75,4 +78,4 @@ def adopt(
     from ml.training.adopt import AdoptRequest, adopt_model  # needs more packages than the library
 
     model = (data, labels, images, classes, output, features, preprocessing, cluster)
-    return adopt_model(AdoptRequest(source, *model, held_out, seed, method, alpha, observer), Path(out), name)
+    return adopt_model(AdoptRequest(source, *model, held_out, seed, method, alpha, level, observer), Path(out), name)

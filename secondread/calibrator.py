@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from ml.calibration import Calibration, FitReport, Method, calibrate
+from ml.calibration import Calibration, FitReport, Level, Method, calibrate
 from ml.calibration.scaling import METHODS
 from ml.dataframes import by_class, column_names, has_cases, refuse_row_names, same_rows
 from ml.distributions.families import PredictiveDistribution
@@ -15,7 +15,7 @@ from ml.tables.logits import read_outputs
 from ml.tables.reading import TableError, TableSource, open_table, positions
 from ml.util.arrays import FloatArray, IntArray, as_features, as_logits
 
-_PARAMETERS = ("method", "alpha", "seed", "refined")
+_PARAMETERS = ("method", "alpha", "seed", "refined", "level")
 
 
 class Calibrator:
@@ -26,6 +26,7 @@ class Calibrator:
         alpha: whether to fit the concentration of the labels' distribution, which a posterior needs.
         seed: of the split on which steps are chosen.
         refined: whether to try summaries of the logits and a map of disagreement; the paper's method has neither.
+        level: ``nominal``, or ``ordinal`` if classes are grades: a label may then also raise its neighbours.
 
     Attributes:
         calibration_: the fitted ``Calibration``, whose ``to_dict()`` can be stored.
@@ -51,12 +52,19 @@ class Calibrator:
     classes_: tuple[str, ...] | None
 
     def __init__(
-        self, method: Method = "temperature", *, alpha: bool = True, seed: int = 0, refined: bool = True
+        self,
+        method: Method = "temperature",
+        *,
+        alpha: bool = True,
+        seed: int = 0,
+        refined: bool = True,
+        level: Level = "nominal",
     ) -> None:
         self.method: Method = method
         self.alpha = alpha
         self.seed = seed
         self.refined = refined
+        self.level: Level = level
 
     def __repr__(self) -> str:
         """The constructor's call."""
@@ -114,9 +122,7 @@ class Calibrator:
             label_counts, values, classes = by_class(annotations, logits, names=("logits", _PREFIX))
             scores, counts, patients = as_logits(values), np.asarray(label_counts), _names(groups, np.shape(values)[-2])
         hidden = _constant(scores) if features is None else as_features(features, scores)
-        fitted = calibrate(
-            scores, hidden, counts, patients, method=self.method, alpha=self.alpha, seed=self.seed, refined=self.refined
-        )
+        fitted = calibrate(scores, hidden, counts, patients, **self.get_params())
         self.report_, self.calibration_ = fitted, fitted.calibration
         self.classes_ = None if classes is None else tuple(classes)
         self._n_classes, self._n_features = scores.shape[-1], None if features is None else hidden.shape[-1]

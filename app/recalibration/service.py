@@ -66,7 +66,7 @@ from app.releases.service import (
     register_release,
     served_release_id,
 )
-from ml.calibration.calibrators import Calibration, FitDocument, calibrate
+from ml.calibration.calibrators import Calibration, FitDocument, calibrate, fitted_level
 from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annotators
 from ml.distributions.families import PredictiveDistribution
 from ml.messages import Message
@@ -138,7 +138,10 @@ def fit_calibration(labelled: LabelledOutputs, parent: Release, method: Recalibr
         )
         figures: FitDocument = {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.figures}
         return FittedCalibration(adaptation.calibration, figures, mix)
-    report = calibrate(logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned)
+    level = fitted_level(parent.card["calibration"])
+    report = calibrate(
+        logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned, level=level
+    )
     return FittedCalibration(report.calibration, report.report, mix)
 
 

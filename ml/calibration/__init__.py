@@ -1,7 +1,7 @@
 """Calibration of class probabilities and their concentration."""
 
 from ml.calibration.calibration import Calibration, Refinement
-from ml.calibration.calibrators import FitReport, calibrate
+from ml.calibration.calibrators import FitReport, Level, calibrate
 from ml.calibration.concentration import ConcentrationHead, concentration_loss, fit_concentration
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import METHODS, Method, Scaling, fit_affine, fit_temperature, scaling_loss, temperature_loss
@@ -13,6 +13,7 @@ __all__ = [
     "ConcentrationHead",
     "FitError",
     "FitReport",
+    "Level",
     "Method",
     "Refinement",
     "Scaling",

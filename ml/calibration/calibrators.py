@@ -6,7 +6,7 @@ loss on cases that it has not seen.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,7 @@ MAPS: dict[str, tuple[MapKind, float]] = {
     "beta, drawn to a shift": ("beta", 10.0),
     "piecewise, drawn to a shift": ("piecewise", 10.0),
 }
+Level = Literal["nominal", "ordinal"]
 _UNMAPPED = "none"
 # differences of likelihoods that are none
 _ROUNDING = 1e-9
@@ -123,12 +124,13 @@ def calibrate(
     seed: int = 0,
     scaling_label_counts: npt.ArrayLike | None = None,
     refined: bool = True,
+    level: Level = "nominal",
 ) -> FitReport:
     """Fit scaling and concentration head, and keep what helps out of fold.
 
     Both are fitted on 80 % of the groups, chosen on the others and refitted
-    on all. Then summaries, a logistic normal in place of the Dirichlet,
-    a map of φ and a pair head are tried.
+    on all. Then summaries, of ordinal classes a logistic normal in place
+    of the Dirichlet, a map of φ and a pair head are tried.
 
     Args:
         logits: (N, K), or (S, N, K) of an ensemble.
@@ -144,6 +146,8 @@ def calibrate(
             for overconfidence.
         refined: whether to try summaries, a logistic normal, the map and
             a pair head.
+        level: ordinal if classes are grades of one scale, so that a label
+            may also raise its neighbours.
 
     Returns:
         The calibration and a report of its losses.
@@ -199,7 +203,7 @@ def calibrate(
             scaling, head, report["joint"] = _fit_jointly(cases, fit, chosen.log_temperature, scaling, head, kind)
     calibration = Calibration(scaling, head)
     if refined and head is not None and kind is not None:
-        calibration, report["refinement"] = _refine(calibration, head, kind, cases, groups, seed)
+        calibration, report["refinement"] = _refine(calibration, head, kind, cases, groups, seed, level)
     return FitReport(calibration, report)
 
 
@@ -235,6 +239,11 @@ def _fit_jointly(
     return Scaling("temperature", joint.log_temperature), joint.head, choice
 
 
+def fitted_level(report: FitDocument) -> Level:
+    """How classes were understood when a calibration was fitted."""
+    return "ordinal" if "neighbours" in report.get("refinement", {}) else "nominal"
+
+
 def _refine(
     calibration: Calibration,
     head: ConcentrationHead,
@@ -242,6 +251,7 @@ def _refine(
     outputs: LabelledOutputs,
     groups: Sequence[str],
     seed: int,
+    level: Level,
 ) -> tuple[Calibration, RefinementChoice]:
     """Add summaries, a logistic normal, a map of φ and a pair head, fitted out of fold, if they help."""
     pairs, scaling = outputs.pairs, calibration.scaling
@@ -272,7 +282,9 @@ def _refine(
         refinement = Refinement(summaries, best.whole.temperature_weight)
         calibration = Calibration(scaling, best.whole.head, refinement=refinement)
     paired = _Paired.of(best, inputs, fold, groups)
-    extended, choice = _extend(calibration, paired, best.whole.predicted(inputs)[0][..., pairs, :], summaries)
+    whole = best.whole.predicted(inputs)[0][..., pairs, :]
+    neighbours = _fit_neighbours(paired, whole) if level == "ordinal" else None
+    extended, choice = _extend(calibration, paired, neighbours, summaries)
     return extended, RefinementChoice(variant=str(best.variant), likelihood=losses, **choice)
 
 
@@ -367,13 +379,12 @@ class _Paired:
 
 
 def _extend(
-    calibration: Calibration, paired: _Paired, whole: FloatArray, summaries: Summaries
+    calibration: Calibration, paired: _Paired, neighbours: tuple[_Paired, FloatArray] | None, summaries: Summaries
 ) -> tuple[Calibration, RefinementChoice]:
-    """Add a logistic normal, a map of φ and a pair head, if each helps; ``whole`` are logits of the final fit."""
+    """Add a logistic normal, a map of φ and a pair head, if each helps."""
     head, refinement, choice = calibration.concentration, calibration.refinement, RefinementChoice()
     chosen = _choose_map(paired)
     before = paired.likelihoods(chosen.dpe)
-    neighbours = _fit_neighbours(paired, whole)
     if neighbours is not None and head is not None:
         other = _choose_map(neighbours[0])
         plain, after = other.paired.likelihoods(), other.paired.likelihoods(other.dpe)
@@ -396,7 +407,7 @@ def _extend(
 
 
 def _fit_neighbours(paired: _Paired, whole: FloatArray) -> tuple[_Paired, FloatArray] | None:
-    """Predictions of a logistic normal out of fold, and its loadings; None where there is none."""
+    """Predictions of a logistic normal out of fold, and its loadings, by logits of the final fit; None without."""
     counts = paired.outputs.counts
     # members of an ensemble have their own spread, and of two classes none is nearer than another
     if paired.logits.ndim != 2 or counts.shape[1] < 3:

@@ -237,6 +237,10 @@ def adopt(
         Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
     ] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
+    level: Annotated[
+        Literal["nominal", "ordinal"],
+        typer.Option(help="ordinal: classes are grades of one scale; a label may also raise its neighbours."),
+    ] = "nominal",
     held_out: Annotated[
         float | None,
         typer.Option(help="Share of the patients that evaluate (default: partition `test` of LABELS, or half)."),
@@ -275,6 +279,7 @@ def adopt(
             preprocessing=cast("PreprocessingSteps", steps),
             method=method,
             alpha=alpha,
+            level=level,
             seed=seed,
             held_out=held_out,
             cluster=cluster,

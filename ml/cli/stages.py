@@ -12,6 +12,7 @@ from ml.cli.shared import Device, Json, Pace, emit, progress_bars, say, say_wher
 if TYPE_CHECKING:
     import torch
 
+    from ml.calibration.calibrators import Level
     from ml.calibration.scaling import Method
     from ml.datasets.base import ImageDataset
     from ml.metrics.jackknife import EstimateDocument
@@ -246,6 +247,10 @@ def calibrate(
         Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
     ] = "temperature",
     alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
+    level: Annotated[
+        Literal["nominal", "ordinal"],
+        typer.Option(help="ordinal: classes are grades of one scale; a label may also raise its neighbours."),
+    ] = "nominal",
     mc_dropout: Annotated[
         int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
     ] = None,
@@ -273,14 +278,21 @@ def calibrate(
         from ml.training.adopt import AdoptRequest, calibrate_tables
 
         request = AdoptRequest(
-            logits, labels=labels, features=features, cluster=cluster, seed=seed, method=method, alpha=alpha
+            logits,
+            labels=labels,
+            features=features,
+            cluster=cluster,
+            seed=seed,
+            method=method,
+            alpha=alpha,
+            level=level,
         )
         fitted = calibrate_tables(request, out)
         lines = metric_lines(fitted["held_out"], fitted["n_held_out"])
         lines += on_disagreement(fitted["disagreement"], fitted["constant_concentration"])
         emit(fitted, as_json, "\n".join([*lines, f"calibration {out}"]))
     elif run is not None:
-        _calibrate_run(run, method, alpha, mc_dropout, seed, as_json)
+        _calibrate_run(run, method, alpha, level, mc_dropout, seed, as_json)
 
 
 def metric_lines(held_out: "dict[str, dict[str, EstimateDocument]]", n_held_out: int) -> list[str]:
@@ -292,12 +304,14 @@ def metric_lines(held_out: "dict[str, dict[str, EstimateDocument]]", n_held_out:
     return lines
 
 
-def _calibrate_run(run: Path, method: "Method", alpha: bool, mc_dropout: int | None, seed: int, as_json: bool) -> None:
+def _calibrate_run(
+    run: Path, method: "Method", alpha: bool, level: "Level", mc_dropout: int | None, seed: int, as_json: bool
+) -> None:
     from ml.release.card import refinement_sentence
     from ml.training.calibrate import calibrate_run
     from ml.training.run_folder import RunFolder
 
-    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, seed=seed, mc_dropout=mc_dropout)
+    report = calibrate_run(RunFolder(run), method=method, alpha=alpha, level=level, seed=seed, mc_dropout=mc_dropout)
     lines = metric_lines(report["held_out"], report["n_held_out"])
     if alpha and not report["disagreement_calibrated"]:
         lines.append("no concentration head: no case of the calibration part has two labels")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 from scipy.optimize import linear_sum_assignment
 
-from ml.calibration.calibrators import Calibration, FitDocument
+from ml.calibration.calibrators import Calibration, FitDocument, Level
 from ml.calibration.optimise import FitError
 from ml.calibration.scaling import METHODS, Method
 from ml.datasets.base import ClassInfo, ImageDataset
@@ -253,6 +253,7 @@ class AdoptRequest:
     seed: int = 0
     method: Method = "temperature"
     alpha: bool = True
+    level: Level = "nominal"
     observer: Observer = ignore_progress
 
     def check(self) -> Kind:
@@ -339,7 +340,7 @@ def judge_outputs(model: _Model, request: AdoptRequest) -> tuple[Calibration, Ju
     part, held_out = (outputs.take(outputs.partition == name) for name in ("calibration", "test"))
     try:
         fitted, calibration, disagreement = fit_and_judge(
-            part, held_out, None, method=method, alpha=alpha, seed=request.seed
+            part, held_out, None, method=method, alpha=alpha, seed=request.seed, level=request.level
         )
     except FitError as exc:
         raise TableError(f"{source}: {exc}") from exc

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ml.calibration.calibrators import Calibration, FitReport, calibrate
+from ml.calibration.calibrators import Calibration, FitReport, Level, calibrate
 from ml.calibration.scaling import Method, Scaling
 from ml.metrics import evaluate
 from ml.metrics.cases import observed_disagreement
@@ -18,7 +18,13 @@ from ml.util.files import write_bytes_atomically, write_json
 
 
 def calibrate_run(
-    folder: RunFolder, *, method: Method, alpha: bool, seed: int = 0, mc_dropout: int | None = None
+    folder: RunFolder,
+    *,
+    method: Method,
+    alpha: bool,
+    level: Level = "nominal",
+    seed: int = 0,
+    mc_dropout: int | None = None,
 ) -> CalibrationReport:
     """Fit calibrators to a finished run, and write them with a report."""
     outputs = folder.read_outputs()
@@ -28,7 +34,9 @@ def calibrate_run(
     if mc_dropout is not None:
         head = DropoutHead.draw(folder.read_head_layers(), samples=mc_dropout, seed=seed)
     part, held_out = (outputs.take(outputs.partition == name) for name in (partition, "test"))
-    fitted, calibration, disagreement = fit_and_judge(part, held_out, head, method=method, alpha=alpha, seed=seed)
+    fitted, calibration, disagreement = fit_and_judge(
+        part, held_out, head, method=method, alpha=alpha, seed=seed, level=level
+    )
     steps = calibration_steps(fitted, calibration, method)
     report: CalibrationReport = {
         "fit": fitted.report,
@@ -50,11 +58,19 @@ def calibrate_run(
 
 
 def fit_and_judge(
-    part: CachedOutputs, held_out: CachedOutputs, head: DropoutHead | None, *, method: Method, alpha: bool, seed: int
+    part: CachedOutputs,
+    held_out: CachedOutputs,
+    head: DropoutHead | None,
+    *,
+    method: Method,
+    alpha: bool,
+    seed: int,
+    level: Level,
 ) -> tuple[FitReport, Calibration, DisagreementDocument | None]:
     """Fit calibrators, and judge disagreement on held-out cases."""
     logits, features = member_outputs(part, head)
-    fitted = calibrate(logits, features, part.label_counts, part.groups.tolist(), method=method, alpha=alpha, seed=seed)
+    groups = part.groups.tolist()
+    fitted = calibrate(logits, features, part.label_counts, groups, method=method, alpha=alpha, seed=seed, level=level)
     return fitted, *with_judged_disagreement(fitted.calibration, part, held_out, head)
 
 

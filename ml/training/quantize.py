@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ml.calibration.calibrators import Calibration
+from ml.calibration.calibrators import Calibration, fitted_level
 from ml.calibration.scaling import METHODS, Method
 from ml.datasets.base import ClassInfo, ImageDataset
 from ml.images.image_quality_features import compute_quality_features
@@ -274,7 +274,10 @@ def quantize_release(
     alpha, dropout = release.calibration.concentration is not None, release.card.get("mc_dropout")
     seed = 0 if dropout is None else dropout["seed"]  # as `calibrate` has it
     part, after = (outputs.take(outputs.partition == name) for name in (cases.dataset.calibration_partition, "test"))
-    fitted, calibration, disagreement = fit_and_judge(part, after, release.head, method=method, alpha=alpha, seed=seed)
+    level = fitted_level(release.card["calibration"])
+    fitted, calibration, disagreement = fit_and_judge(
+        part, after, release.head, method=method, alpha=alpha, seed=seed, level=level
+    )
     quantized["changes"], quantized["harms"] = _compared(release, before, calibration, after)
     if quantized["harms"] and not wish.despite_gate:
         raise WorseError(

@@ -167,7 +167,7 @@ def test_loadings_are_found_again_up_to_a_turn() -> None:
 def test_neighbours_are_chosen_where_there_are_some_and_a_dirichlet_stays_one() -> None:
     logits, features = outputs(300, 9)
     counts = labels(drawn(logits, ORDERED, 10), 4, 11)
-    fit = calibrate(logits, features, counts, names(300))
+    fit = calibrate(logits, features, counts, names(300), level="ordinal")
     choice = fit.report["refinement"]
     assert choice["neighbours"]
     assert fit.calibration.refinement.loadings is not None
@@ -183,12 +183,12 @@ def test_neighbours_are_chosen_where_there_are_some_and_a_dirichlet_stays_one() 
 
     gammas = np.random.default_rng(15).standard_gamma(3 * softmax_probs(logits)) + 1e-12
     dirichlet = labels(gammas / gammas.sum(axis=1, keepdims=True), 4, 16)
-    kept = calibrate(logits, features, dirichlet, names(300))
+    kept = calibrate(logits, features, dirichlet, names(300), level="ordinal")
     assert kept.report["refinement"]["neighbours"] is False
     assert kept.calibration.refinement.loadings is None
     two = labels(softmax_probs(logits[:, :2] + np.random.default_rng(17).normal(size=(300, 2))), 4, 18)
     # of two classes none is nearer than another
-    assert "neighbours" not in calibrate(logits[:, :2], features, two, names(300)).report["refinement"]
+    assert "neighbours" not in calibrate(logits[:, :2], features, two, names(300), level="ordinal").report["refinement"]
 
 
 def test_components_are_uncorrelated_and_blind_to_scale() -> None:
