@@ -6,7 +6,7 @@ loss on cases that it has not seen.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -174,8 +174,8 @@ def calibrate(
     scores, counts = as_logits(logits), as_label_counts(label_counts)
     hidden = as_features(features, scores)
     refuse_probabilities(scores)
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; there are {', '.join(METHODS)}")
+    _refuse_unknown("method", method, METHODS)
+    _refuse_unknown("level", level, get_args(Level))
     if scores.shape[-2:] != counts.shape or np.shape(groups) != counts.shape[:1]:
         raise ValueError(
             f"logits {scores.shape}, label_counts {counts.shape} and groups {np.shape(groups)} must be of the same "
@@ -237,6 +237,11 @@ def _fit_jointly(
     temperature = float(np.exp(joint.log_temperature))
     choice = JointFit(kept=True, cv_before=loss_before, cv_after=loss_after, temperature=temperature)
     return Scaling("temperature", joint.log_temperature), joint.head, choice
+
+
+def _refuse_unknown(name: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        raise ValueError(f"unknown {name} {given!r}; there are {', '.join(known)}")
 
 
 def fitted_level(report: FitDocument) -> Level:

@@ -67,12 +67,18 @@ def test_tables_of_columns_meet_by_class() -> None:
 
 def test_parameters_are_read_and_set_as_in_scikit_learn() -> None:
     calibrator = secondread.Calibrator("vector", seed=3)
-    assert calibrator.get_params() == {"method": "vector", "alpha": True, "seed": 3, "refined": True}
+    assert calibrator.get_params() == {
+        "method": "vector",
+        "alpha": True,
+        "seed": 3,
+        "refined": True,
+        "level": "nominal",
+    }
     assert secondread.Calibrator(**calibrator.get_params()).get_params() == calibrator.get_params()
     assert calibrator.set_params(method="temperature", seed=0, refined=False) is calibrator
-    assert repr(calibrator) == "Calibrator(method='temperature', alpha=True, seed=0, refined=False)"
+    assert repr(calibrator) == "Calibrator(method='temperature', alpha=True, seed=0, refined=False, level='nominal')"
     assert calibrator.fit(LOGITS, COUNTS) is calibrator
-    with pytest.raises(ValueError, match="unknown parameter 'bins'; there are method, alpha, seed, refined"):
+    with pytest.raises(ValueError, match="unknown parameter 'bins'; there are method, alpha, seed, refined, level"):
         calibrator.set_params(bins=3)
 
 

@@ -187,6 +187,8 @@ def test_neighbours_are_chosen_where_there_are_some_and_a_dirichlet_stays_one() 
     assert kept.report["refinement"]["neighbours"] is False
     assert kept.calibration.refinement.loadings is None
     two = labels(softmax_probs(logits[:, :2] + np.random.default_rng(17).normal(size=(300, 2))), 4, 18)
+    with pytest.raises(ValueError, match="unknown level 'grades'; there are nominal, ordinal"):
+        calibrate(logits, features, counts, names(300), level="grades")  # type: ignore[arg-type]
     # of two classes none is nearer than another
     assert "neighbours" not in calibrate(logits[:, :2], features, two, names(300), level="ordinal").report["refinement"]
 
