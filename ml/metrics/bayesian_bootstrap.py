@@ -45,8 +45,9 @@ def mean_interval(
     """95 % interval of Σ totals / Σ weights (G,), with terms in [low, high]."""
     scale, width = largest, high - low
     at_ends, of_ends = halves or (scale * np.array([low, high]), np.full(2, scale))
-    weight = np.append(weights, of_ends) / scale  # largest weight 1
-    terms = (np.append(totals, at_ends) / scale - low * weight) / width  # range 0 to 1
+    weight = np.append(weights, of_ends)
+    # range 0 to 1, largest weight 1; a term at the lower end is exactly 0, or else no root is below it
+    terms, weight = (np.append(totals, at_ends) - low * weight) / (scale * width), weight / scale
     case_share = min(1.0, largest * totals.size / weights.sum())
     shape = np.repeat([_shape(totals.size, case_share), 0.5], [totals.size, at_ends.size])
     start = float(np.clip((shape @ terms) / (shape @ weight), 1e-9, 1 - 1e-9))
@@ -59,7 +60,8 @@ def mean_interval(
         below, above = np.where(miss > 0, place, below), np.where(miss < 0, place, above)
         with np.errstate(invalid="ignore", divide="ignore"):
             slope = (saddle.root - root) / (place - before)
-        step = miss / np.where(slope > 0, slope, saddle.slope * t * (1 - t))
+            # with a few cases a quantile may be outside of the range, whose end has no slope
+            step = miss / np.where(slope > 0, slope, saddle.slope * t * (1 - t))
         going = np.abs(step) > _TOLERANCE
         if not going.any():
             break
