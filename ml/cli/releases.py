@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from ml.cli.shared import Json, emit, figure, progress_bars, say
+from ml.cli.shared import ChosenLevel, ChosenMethod, Json, WithHead, emit, figure, progress_bars, say
 from ml.cli.stages import data_options, metric_lines, on_disagreement, say_loading
 
 if TYPE_CHECKING:
@@ -233,14 +233,9 @@ def adopt(
     preprocessing: Annotated[
         Path | None, typer.Option(help="JSON file with size, crop, channels, mean and std, as in a card.")
     ] = None,
-    method: Annotated[
-        Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
-    ] = "temperature",
-    alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
-    level: Annotated[
-        Literal["nominal", "ordinal"],
-        typer.Option(help="ordinal: classes are grades of one scale; a label may also raise its neighbours."),
-    ] = "nominal",
+    method: ChosenMethod = "temperature",
+    alpha: WithHead = True,
+    level: ChosenLevel = "nominal",
     held_out: Annotated[
         float | None,
         typer.Option(help="Share of the patients that evaluate (default: partition `test` of LABELS, or half)."),

@@ -102,6 +102,14 @@ Device = Annotated[
         help="Device of the network: cuda only, cpu, or auto (cuda if available).",
     ),
 ]
+ChosenMethod = Annotated[
+    Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
+]
+WithHead = Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")]
+ChosenLevel = Annotated[
+    Literal["nominal", "ordinal"],
+    typer.Option(help="ordinal: classes are grades of one scale; a label may also raise its neighbours."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 

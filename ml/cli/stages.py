@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ml.cli.shared import Device, Json, Pace, emit, progress_bars, say, say_where
+from ml.cli.shared import ChosenLevel, ChosenMethod, Device, Json, Pace, WithHead, emit, progress_bars, say, say_where
 
 if TYPE_CHECKING:
     import torch
@@ -243,14 +243,9 @@ def _decay_epochs(decay: str, epochs: int) -> tuple[int, ...]:
 @commands.command()
 def calibrate(
     run: Annotated[Path | None, typer.Argument(help="Finished run folder; none with --logits.")] = None,
-    method: Annotated[
-        Literal["none", "temperature", "vector", "matrix"], typer.Option(help="none, temperature, vector or matrix.")
-    ] = "temperature",
-    alpha: Annotated[bool, typer.Option("--alpha/--no-alpha", help="Fit the concentration head.")] = True,
-    level: Annotated[
-        Literal["nominal", "ordinal"],
-        typer.Option(help="ordinal: classes are grades of one scale; a label may also raise its neighbours."),
-    ] = "nominal",
+    method: ChosenMethod = "temperature",
+    alpha: WithHead = True,
+    level: ChosenLevel = "nominal",
     mc_dropout: Annotated[
         int | None, typer.Option(min=1, help="Members of a Monte-Carlo dropout ensemble, usually 20.")
     ] = None,
