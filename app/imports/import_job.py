@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.cases.service import CaseIn, NewCase, is_of_other_specimen, prepare_case, store_case
 from app.context import ServiceContext
 from app.database.advisory_locks import lock_digests
-from app.database.tables import Account, Case, ImportRow, Job
+from app.database.tables import Account, Case, ImportRow, Job, Specimen
 from app.http.errors import Forbidden, Problem
 from app.http.principal import Principal
 from app.imports.archive_storage import ReceivedArchive, move_to_job, open_job_archive, stored_archives
@@ -235,13 +235,18 @@ def is_row_problem(problem: Problem) -> bool:
 
 def get_row_identity(row: ArchiveRow) -> tuple[str, str | None]:
     """Return the external id and the patient of a row, made safe to store."""
-    values = (str(row.fields.get(name, ""))[:200].replace("\x00", "") for name in ("external_id", "patient"))
-    external_id, patient = values
-    return external_id, patient or None
+    return _storable(row, "external_id"), _storable(row, "patient") or None
+
+
+def _storable(row: ArchiveRow, name: str) -> str:
+    return str(row.fields.get(name, ""))[:200].replace("\x00", "")
 
 
 def _store_row(session: Session, job: RunningJob, principal: Principal, item: _PreparedRow) -> ImportRow:
     external_id, patient = get_row_identity(item.row)
+    if patient is None and (specimen := _storable(item.row, "specimen")):
+        # an erasure finds a row that became no case by its patient
+        patient = session.scalar(select(Specimen.patient).where(Specimen.external_id == specimen))
     result = ImportRow(
         job_id=job.job_id,
         row=item.row.number,

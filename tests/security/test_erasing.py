@@ -66,7 +66,7 @@ def picture(seed: int = 5) -> bytes:
 def packed(rows: list[str], files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("manifest.csv", "\n".join(["file,external_id,patient,site,metadata", *rows]))
+        archive.writestr("manifest.csv", "\n".join(["file,external_id,patient,site,metadata,specimen", *rows]))
         for name, data in files.items():
             archive.writestr(name, data)
     return buffer.getvalue()
@@ -240,6 +240,16 @@ def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service
     assert remains_in_files(known, service.context.settings.home.parent) == set()
     with pytest.raises(NotFound):
         erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
+
+
+def test_a_failed_row_that_names_only_the_specimen_is_forgotten_with_its_patient(service: Service) -> None:
+    service.post("admin", "/v1/specimens", json={"external_id": f"{EXTERNAL}-slide", "patient": PATIENT})
+    send(service, packed([f"missing-{FILE},{ROW},,,,{EXTERNAL}-slide", f"other-{FILE},other,,,,"], {"a.png": picture(6)}))
+    work_off(service.context)
+    report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
+    assert report.import_rows == 2  # the file that no row is about too
+    assert ROW not in service.scalars(select(ImportRow.external_id))
+    assert "other" in service.scalars(select(ImportRow.external_id))
 
 
 @pytest.mark.slow
