@@ -318,9 +318,11 @@ def _calibrate_run(
 
 def on_disagreement(judged: "DisagreementDocument | None", constant_concentration: bool = False) -> list[str]:
     """Lines on the disagreement probability of a calibration, and on its verdict."""
-    from ml.release.card import CONSTANT_CONCENTRATION
+    from ml.release.card import CONSTANT_CONCENTRATION, second_order_sentence
 
-    return [*([CONSTANT_CONCENTRATION] if constant_concentration else []), *_on_verdict(judged)]
+    pairs = judged.get("second_order") if judged is not None else None
+    lines = [*([CONSTANT_CONCENTRATION] if constant_concentration else []), *_on_verdict(judged)]
+    return lines if pairs is None else [*lines, second_order_sentence(pairs)]
 
 
 def _on_verdict(judged: "DisagreementDocument | None") -> list[str]:

@@ -14,6 +14,7 @@ from ml.images.standard_shifts import STANDARD_SHIFTS
 from ml.messages import messages
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.losses import Verdict
+from ml.metrics.second_order import SecondOrderError
 from ml.release.ood_detector import FALSE_ALARM_RATE
 from ml.release.training_index import TrainingDocument
 
@@ -103,10 +104,11 @@ class DropoutDocument(TypedDict):
 
 
 class DisagreementDocument(TypedDict):
-    """Held-out verdict on the disagreement probability."""
+    """Held-out verdict on the disagreement probability, and on pairs of labels where there are enough."""
 
     verdict: Verdict
     constant: float | None
+    second_order: NotRequired[SecondOrderError]
 
 
 class ParityDocument(TypedDict):
@@ -290,6 +292,11 @@ def adaptation_sentence(change: AdaptationDocument) -> str:
 def refinement_sentence(fit: FitDocument) -> str:
     """Sentences on refinements beyond temperature and head; empty without any."""
     return _sentence("refinement", fit)
+
+
+def second_order_sentence(error: SecondOrderError) -> str:
+    """Sentence on pairs of labels beside those that the release expects."""
+    return _sentence("second_order", error)
 
 
 def baseline_verdict(document: BaselineDocument) -> str:

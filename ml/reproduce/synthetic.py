@@ -250,6 +250,11 @@ class SeedOutputs:
         """True class probabilities (N, K) of the test images."""
         return self._true_probs("test")
 
+    @property
+    def valid_true_probs(self) -> FloatArray:
+        """True class probabilities (N, K) of the validation images."""
+        return self._true_probs("valid")
+
     def _true_probs(self, partition: str) -> FloatArray:
         probs = self.dataset.true_probs
         if probs is None:
@@ -283,7 +288,7 @@ class SeedOutputs:
         path = self.folder / f"calibrations_{kind.lower()}_{labels}.json"
         if not path.is_file():
             valid = self.part(kind, "valid")
-            args = (valid.logits, valid.features, *self._valid_labels(labels))
+            args = (valid.logits, valid.features, *self.valid_labels(labels))
             fitted = {
                 "": Calibration(Scaling(), None),
                 "+α": calibrate(*args, method="none", seed=self.seed, refined=False).calibration,
@@ -298,15 +303,14 @@ class SeedOutputs:
     def redrawn(self, labels: int, draws: int) -> Iterator[Row]:
         """Losses of disagreement after calibrations on labels that are drawn again, a row each draw and method."""
         valid, test = self.part("Raw", "valid"), self.part("Raw", "test")
-        _, names = self._valid_labels(labels)
-        probs = self._true_probs("valid")
-        for fitted in redrawn_calibrations(valid, probs, names, labels, draws=draws, seed=self.seed):
+        _, names = self.valid_labels(labels)
+        for fitted in redrawn_calibrations(valid, self.valid_true_probs, names, labels, draws=draws, seed=self.seed):
             for step, calibration in fitted.items():
                 served = calibration.apply(test.logits, test.features)
                 metrics = exact_metrics(self.true_probs, served.class_probs, served.disagreement_probs, debias="paper")
                 yield Row(f"Raw{step}", labels, self.seed, {name: metrics[name].value for name in ("L_D", "CE_D")})
 
-    def _valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
+    def valid_labels(self, labels: int) -> tuple[IntArray, list[str]]:
         """Label histograms and names of validation images."""
         table = read_blend_table(self.dataset.name, labels)
         by_case = dict(zip(table.case_ids, table.label_counts, strict=True))
@@ -315,7 +319,7 @@ class SeedOutputs:
 
     def _mapped(self, labels: int, truth: Truth, method: str, kind: str, calibration: Calibration) -> Row:
         """Disagreement after its own map, fitted on validation images."""
-        counts, names = self._valid_labels(labels)
+        counts, names = self.valid_labels(labels)
         valid, test = (
             calibration.apply(part.logits, part.features)
             for part in (self.part(kind, "valid"), self.part(kind, "test"))

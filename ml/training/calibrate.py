@@ -11,6 +11,7 @@ from ml.metrics import evaluate
 from ml.metrics.cases import observed_disagreement
 from ml.metrics.jackknife import EstimateDocument
 from ml.metrics.losses import judge_disagreement
+from ml.metrics.second_order import second_order_error
 from ml.release.card import CARD_METRICS, DisagreementDocument
 from ml.release.dropout_head import DropoutHead, Floats32
 from ml.training.run_folder import CachedOutputs, CalibrationReport, RunFolder
@@ -97,11 +98,16 @@ def with_judged_disagreement(
     """Calibration with a constant φ if its own is worse held out."""
     if not (held_out.label_counts.sum(axis=1) >= 2).any():
         return calibration, None
-    predicted = calibration.apply(*member_outputs(held_out, head)).disagreement_probs
-    verdict = judge_disagreement(held_out.label_counts, predicted, cluster=clusters_of(held_out))
+    counts, cluster = held_out.label_counts, clusters_of(held_out)
+    distribution = calibration.apply(*member_outputs(held_out, head))
+    verdict = judge_disagreement(counts, distribution.disagreement_probs, cluster=cluster)
     paired = fitted_on.label_counts[fitted_on.label_counts.sum(axis=1) >= 2]
     if verdict != "worse" or head is not None or calibration.concentration is None or len(paired) == 0:
-        return calibration, {"verdict": verdict, "constant": None}
+        judged: DisagreementDocument = {"verdict": verdict, "constant": None}
+        error = second_order_error(counts, distribution, cluster=cluster)
+        if error is not None:
+            judged["second_order"] = error
+        return calibration, judged
     constant = float(observed_disagreement(paired).mean())
     return replace(calibration, constant_disagreement=constant), {"verdict": verdict, "constant": constant}
 

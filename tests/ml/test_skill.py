@@ -1,4 +1,4 @@
-"""Laws of skill, of the gain by labels, and of triage curves."""
+"""Laws of skill, of the gain by labels, of triage curves, and of pairs of labels."""
 
 import itertools
 from typing import Any
@@ -8,9 +8,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from scipy.stats import binomtest
 
-from ml.distributions.families import DirichletCpe, PointCpe
+from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, PointCpe
 from ml.metrics import (
     Accumulator,
     class_skill,
@@ -21,9 +22,11 @@ from ml.metrics import (
     exact_metrics,
     expected_squared_loss,
     paired_changes,
+    second_order,
 )
 from ml.metrics.losses import judge_disagreement
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss, posterior_epistemic_loss, posterior_gain
+from ml.metrics.second_order import second_order_error
 from ml.metrics.triage_curves import net_benefit, net_benefit_difference, triage_recall, uncertainty_scores
 from tests.ml.test_metrics import draw
 
@@ -411,3 +414,65 @@ def test_bad_input_is_refused() -> None:
         triage_recall([[2, 0], [0, 2]], [0.5, 0.1], [0.5])
     with pytest.raises(ValueError, match="threshold"):
         net_benefit(y, score, 0.5, 1.0)
+
+
+def read_twice(seed: int, tilt: float = 0.0) -> tuple[Floats, Floats, Counts, Counts]:
+    """Class probabilities, log concentrations, label pairs and patients of 400 cells of 40 patients."""
+    rng = np.random.default_rng(seed)
+    patient = np.repeat(np.arange(40), 10)
+    logit, log_alpha = rng.normal(size=400), rng.normal(0.0, 0.5, 400)
+    probs = expit(np.stack([logit, -logit], axis=1))
+    moved = expit(logit + tilt * rng.normal(size=40)[patient])
+    q = rng.beta(np.exp(log_alpha) * moved, np.exp(log_alpha) * (1 - moved))
+    return probs, log_alpha, rng.multinomial(2, np.stack([q, 1 - q], axis=1)), patient
+
+
+@pytest.mark.parametrize("a", [-40.0, -1.0, 0.5, np.inf])
+def test_expected_pairs_differ_as_often_as_the_distribution_does(a: float) -> None:
+    probs = np.random.default_rng(1).dirichlet([1, 1, 1], (2, 9))
+    mixture = DirichletMixtureCpe(probs, np.array([np.full(9, a), np.zeros(9)]), np.zeros((2, 9)))
+    pairs = second_order.expected_pairs(mixture, np.arange(9))
+    np.testing.assert_allclose(pairs, pairs.T)
+    np.testing.assert_allclose(pairs.sum(axis=1), mixture.class_probs.mean(axis=0))
+    assert 1 - np.trace(pairs) == pytest.approx(mixture.own_disagreement_probs.mean())
+    # and simulated labels have the same pairs
+    rng, rounds = np.random.default_rng(2), 2_000
+    twice = np.full(9, 2)
+    counts = np.concatenate([second_order.simulated_counts(rng, mixture, twice) for _ in range(rounds)])
+    np.testing.assert_allclose(second_order.mean_pairs(counts), pairs, atol=5 / np.sqrt(9 * rounds) / 2)
+
+
+def test_pairs_that_follow_the_predictions_are_not_told_apart_and_others_are() -> None:
+    p_values, too_sure = list[float](), list[float]()
+    for seed in range(12):
+        probs, log_alpha, counts, _ = read_twice(seed)
+        for values, a in ((p_values, log_alpha), (too_sure, log_alpha + 1.5)):
+            error = second_order_error(counts, DirichletCpe(probs, a))
+            assert error is not None
+            assert error["n_cells"] == 400
+            assert 0 <= error["excess"] <= error["largest"]
+            values.append(error["p_value"])
+    assert 0.3 < np.mean(p_values) < 0.7
+    assert np.mean(np.array(p_values) <= 0.05) <= 0.2
+    assert np.mean(np.array(too_sure) <= 0.05) >= 0.5
+
+
+def test_cells_that_deviate_with_their_patient_are_not_taken_for_wrong_predictions() -> None:
+    alone, by_patient = list[float](), list[float]()
+    for seed in range(12):
+        probs, log_alpha, counts, patient = read_twice(seed, tilt=1.0)
+        for values, cluster in ((alone, None), (by_patient, patient)):
+            error = second_order_error(counts, DirichletCpe(probs, log_alpha), cluster=cluster)
+            assert error is not None
+            values.append(error["p_value"])
+    assert np.mean(by_patient) > np.mean(alone) + 0.1
+
+
+def test_rare_classes_share_a_level_set_and_few_cells_have_none() -> None:
+    probs = np.eye(4)[np.repeat([0, 1, 2, 3], [120, 60, 50, 30])] * 0.9 + 0.025
+    counts = np.tile([1, 1, 0, 0], (260, 1))
+    error = second_order_error(counts, PointCpe(probs))
+    assert error is not None
+    assert (error["n_sets"], error["n_cells"], error["p_value"] < 0.01) == (2, 260, True)
+    assert second_order_error(counts[:99], PointCpe(probs[:99])) is None
+    assert second_order_error(counts // 2, PointCpe(probs)) is None
