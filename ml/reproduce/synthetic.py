@@ -508,12 +508,12 @@ def tables(name: str, cells: Cells) -> str:
         [m, *(text for n in LABELS for metric in ("L_D", "CE_D") for text in both("1", m, n, metric))]
         for m in methods("L_D")
     ]
-    classes = [
-        [m, *(text for metric in ("accuracy", "L", "EL", "CE") for text in both("CPE", m, 2, metric))]
-        for m in methods("L")
-        # the concentration does not change class probabilities, what is served does
-        if "α" not in m or m.endswith("served")
-    ]
+    # the concentration does not change class probabilities, what is served does
+    of_classes = [m for m in methods("L") if "α" not in m or m.endswith("served")]
+    classes = {
+        n: [[m, *(text for each in _CLASS_METRICS for text in both("CPE", m, n, each))] for m in of_classes]
+        for n in LABELS
+    }
     # labels do not move points
     after = [
         [m, *(text for n in LABELS for text in posterior(m, n))]
@@ -525,8 +525,11 @@ def tables(name: str, cells: Cells) -> str:
         [
             "## Disagreement probabilities (Table 1)",
             markdown_table(f"method | {' | '.join(heads)}", disagreement),
-            "## Class probabilities, two labels per validation image",
-            markdown_table("method | accuracy | paper | L | paper | EL | paper | CE | paper", classes),
+            *(
+                f"## Class probabilities, {n} labels per validation image\n\n"
+                + markdown_table(f"method | {' | paper | '.join(_CLASS_METRICS)} | paper", rows)
+                for n, rows in classes.items()
+            ),
             "## Posterior after one expert label (Table 2)",
             _ERRATUM,
             markdown_table(
@@ -537,6 +540,7 @@ def tables(name: str, cells: Cells) -> str:
     )
 
 
+_CLASS_METRICS = ("accuracy", "L", "EL", "CE")
 _ERRATUM = (
     "Rows `authors' posterior` weigh the members as the authors' code does, by Σ_k f_k^{y_k}; it must be the product "
     "Π_k f_k^{y_k}, which the rows without brackets use. The sum hardly moves an ensemble: the paper's finding that "
