@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 from app.database.tables.values import AliasName
-from app.http.models import ClassOut, Moment, Paragraph, RequestModel, ResponseModel
+from app.http.models import ClassOut, Moment, Paragraph, Reason, RequestModel, ResponseModel
 from app.releases.gate_verdicts import Gate
 from ml.calibration.scaling import Method
 
@@ -58,7 +58,7 @@ class AliasIn(RequestModel):
     """Move of an alias, with the reason."""
 
     release: uuid.UUID
-    reason: Paragraph
+    reason: Reason
     password: Paragraph | None = None
     despite_gate: bool = False
 

@@ -225,6 +225,12 @@ def test_if_match_must_be_a_revision(service: Service, bad: str) -> None:
     assert answer.status_code == 400
 
 
+def test_a_champion_is_moved_for_a_reason(service: Service) -> None:
+    body = {"release": str(UUID(int=1)), "reason": " "}
+    answer = service.call("admin", "PUT", "/v1/aliases/champion", json=body, headers={"If-Match": '"1"'})
+    assert (answer.status_code, answer.json()["errors"][0]["where"]) == (422, ["body", "reason"])
+
+
 @pytest.mark.slow
 def test_a_recalibration_is_asked_for_when_the_last_one_is_old_and_labels_came_since(service: Service) -> None:
     def asked(after_days: float = 0) -> int:

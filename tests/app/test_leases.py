@@ -241,6 +241,9 @@ def test_retraction_and_labelling_again_extend_one_chain(service: Service) -> No
     case = service.add_case()
     codes = classes_of(service)
     label = service.outside_label(case["id"], "r1", codes[0])["label"]
+    for path, more in (("revisions", {"label": codes[1]}), ("retraction", {})):
+        refused = service.post("outside", f"/v1/labels/{label['id']}/{path}", json=more | {"reason": " "})
+        assert refused.status_code == 422
     gone = service.post("outside", f"/v1/labels/{label['id']}/retraction", json={"reason": "wrong patient"})
     assert (gone.status_code, gone.json()["posterior"]["n_labels"]) == (201, 0)
     assert gone.json()["label"]["label"] is None
