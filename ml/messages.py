@@ -199,7 +199,7 @@ def from_text(stored: str) -> str:
     if not stored.startswith(_START):
         return stored
     try:
-        found = from_json(stored)
+        value = from_json(stored)
     except ValueError:  # stored by an earlier version
         return stored
-    return found if isinstance(found, Message) else stored
+    return value if isinstance(value, Message) else stored

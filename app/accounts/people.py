@@ -344,8 +344,8 @@ def count_annotators(session: Session) -> int:
 
 def had_annotators(session: Session) -> bool:
     """Whether an annotator has an account, be it disabled; else outside systems alone have annotators."""
-    made = select(Account.id).where(Account.role == "annotator", Account.guest.is_(False)).limit(1)
-    return session.execute(made).first() is not None
+    accounts = select(Account.id).where(Account.role == "annotator", Account.guest.is_(False)).limit(1)
+    return session.execute(accounts).first() is not None
 
 
 def keys_by_account(session: Session) -> dict[uuid.UUID, list[ApiKey]]:

@@ -91,13 +91,13 @@ _Wrong = Row[uuid.UUID, uuid.UUID, str]
 
 def wrong_pairs(session: Session) -> Iterator[str]:
     """Name cases with the same pixels that are no pair, and pairs of which somebody was erased."""
-    said = {
+    stored_pairs = {
         _MISSING: "are the same picture, and nobody is kept from reading both",
         "erased": "are a pair, although one of them was erased",
     }
     named = {(*sorted((row.case_id, row.twin_id)), row.what) for row in _wrong(session)}  # each is two rows
     for first, other, what in sorted(named):
-        yield f"cases {first} and {other} {said[what]}"
+        yield f"cases {first} and {other} {stored_pairs[what]}"
 
 
 def _wrong(session: Session) -> Sequence[_Wrong]:

@@ -110,8 +110,8 @@ def newest_cells(
 def gallery_index(session: Session, chosen: CaseFilter, cursor: str | None) -> GalleryIndexOut:
     """A part of the index of a gallery, after a cursor; the first part counts all cells by class."""
     matching = _matching(chosen, cursor)
-    wanted = matching if cursor is None else matching.limit(INDEX_LENGTH + 1)
-    placed = [*_place(session, wanted).items()]
+    statement = matching if cursor is None else matching.limit(INDEX_LENGTH + 1)
+    placed = [*_place(session, statement).items()]
     counts = Counter(place.group for _, place in placed) if cursor is None else None
     part = placed[:INDEX_LENGTH]
     groups: dict[str, list[uuid.UUID]] = {}
@@ -126,8 +126,8 @@ def draw_tiles(
 ) -> dict[uuid.UUID, TileOut]:
     """What the tiles of cells show, newest first: that a person sees it is stored before."""
     _note_exposures(database, session, principal, case_ids)
-    wanted = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
-    placed = _place(session, wanted)
+    statement = select(Case.id).where(Case.id.in_(case_ids), Case.erased_at.is_(None))
+    placed = _place(session, statement)
     columns = (Case.id, Case.external_id, Case.width, Case.height, Case.case_metadata)
     rows = session.execute(select(*columns).where(Case.id.in_(placed)).order_by(Case.id.desc()))
     return {
@@ -159,9 +159,9 @@ def _note_exposures(
     with database.write() as writing:
         annotator = read_own_annotator(writing, principal)
         unseen = _unseen(writing, annotator.id, case_ids)
-        shown = select(CasePrediction.case_id, CasePrediction.release_id).where(CasePrediction.case_id.in_(unseen))
+        pairs = select(CasePrediction.case_id, CasePrediction.release_id).where(CasePrediction.case_id.in_(unseen))
         releases: dict[uuid.UUID, uuid.UUID] = {}
-        for case_id, release_id in writing.execute(shown.order_by(CasePrediction.case_id, *champion_first_order())):
+        for case_id, release_id in writing.execute(pairs.order_by(CasePrediction.case_id, *champion_first_order())):
             releases.setdefault(case_id, release_id)
         rows = [
             {"case_id": case_id, "annotator_id": annotator.id, "release_id": release_id}

@@ -236,12 +236,12 @@ def _flag_stands() -> ColumnElement[bool]:
 
 
 def _state_conditions(state: CaseState) -> list[ColumnElement[bool]]:
-    wanted = ReadRequest.state.in_(("open", "leased"))
+    is_open = ReadRequest.state.in_(("open", "leased"))
     settled = settled_cells()
     by_state: dict[CaseState, list[ColumnElement[bool]]] = {
         "to_read": [Case.waiting.is_(True)],
         "overdue": [Case.waiting.is_(True)],
-        "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(wanted, ReadRequest.round == "adjudication"))],
+        "adjudication": [Case.id.in_(select(ReadRequest.case_id).where(is_open, ReadRequest.round == "adjudication"))],
         "to_settle": [Case.waiting.is_(True), Case.id.not_in(settled)],
         "flagged": [Case.id.in_(_cases_with_label(_flag_stands()))],
         "completed": [Case.waiting.is_(False), Case.id.in_(_cases_with_label(true()))],
@@ -266,7 +266,7 @@ def _sort_key(sort: CaseSort) -> ColumnElement[Any]:
     of_case = CasePrediction.case_id == Case.id
     disagreement = select(CasePrediction.disagreement_prob).where(of_case).order_by(*champion_first_order()).limit(1)
     heads = active_labels().with_only_columns(func.count()).where(CountedLabel.case_id == Case.id).order_by(None)
-    wanted = (ReadRequest.case_id == Case.id, ReadRequest.state.in_(("open", "leased")))
+    open_read = (ReadRequest.case_id == Case.id, ReadRequest.state.in_(("open", "leased")))
     keys: dict[CaseSort, ColumnElement[Any]] = {
         "stored": Case.created_at.expression,
         "cell": func.lower(Case.external_id),
@@ -274,7 +274,7 @@ def _sort_key(sort: CaseSort) -> ColumnElement[Any]:
         "site": func.lower(Case.site),
         "disagreement": disagreement.correlate(Case).scalar_subquery(),
         "labels": heads.correlate(Case).scalar_subquery(),
-        "due": select(func.min(ReadRequest.due_at)).where(*wanted).correlate(Case).scalar_subquery(),
+        "due": select(func.min(ReadRequest.due_at)).where(*open_read).correlate(Case).scalar_subquery(),
         "need": Case.need.expression,
     }
     return keys[sort]
@@ -411,14 +411,14 @@ def class_probs_in_specimens(session: Session, cases: Sequence[Case]) -> dict[uu
         return {}
     measured = select(SpecimenResult.cells, SpecimenResult.class_probs, ReleaseRow.card)
     measured = measured.join(ReleaseRow, ReleaseRow.id == SpecimenResult.release_id)
-    wanted = {case.id for case in cases}
-    found: dict[uuid.UUID, dict[str, float]] = {}
+    ids = {case.id for case in cases}
+    probs_by_case: dict[uuid.UUID, dict[str, float]] = {}
     for cells, probs, card in session.execute(measured.where(SpecimenResult.specimen_id.in_(specimens))):
         classes = [info["code"] for info in card["classes"]]
         rows = np.frombuffer(probs, dtype="<f8").reshape(len(cells), len(classes))
         in_order = zip(map(uuid.UUID, cells), rows.tolist(), strict=True)
-        found |= {case_id: dict(zip(classes, row, strict=True)) for case_id, row in in_order if case_id in wanted}
-    return found
+        probs_by_case |= {case_id: dict(zip(classes, row, strict=True)) for case_id, row in in_order if case_id in ids}
+    return probs_by_case
 
 
 def predictions_of_case(session: Session, case_id: uuid.UUID) -> list[CasePrediction]:

@@ -294,9 +294,9 @@ def next_open_reads(session: Session, case_ids: list[uuid.UUID]) -> dict[str, Re
     """The read that each cell wants next, by case; none of a cell that wants no further one."""
     by_case = {}
     for case_id, rows in queries.requests_of(session, case_ids).items():
-        wanted = [row for row in rows if row[0].state in {"open", "leased"}]
-        if wanted:
-            by_case[str(case_id)] = request_out(*wanted[0])
+        open_rows = [row for row in rows if row[0].state in {"open", "leased"}]
+        if open_rows:
+            by_case[str(case_id)] = request_out(*open_rows[0])
     return by_case
 
 

@@ -97,8 +97,8 @@ def add_specimen(session: Session, keys: AuditKeys, principal: Principal, fields
 
 def find_same_specimen(session: Session, fields: SpecimenFields) -> Specimen | None:
     """Find a specimen by its external id, and refuse other fields than it has."""
-    found = select(Specimen).where(Specimen.external_id == fields.external_id)
-    specimen = session.execute(found).scalar_one_or_none()
+    statement = select(Specimen).where(Specimen.external_id == fields.external_id)
+    specimen = session.execute(statement).scalar_one_or_none()
     if specimen is not None:
         _require_same(specimen, fields)
     return specimen

@@ -154,8 +154,8 @@ def require_known_revision(revision: str | None, what: str) -> None:
     """Refuse a revision that this program does not know."""
     from alembic.script import ScriptDirectory
 
-    known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
-    if revision not in known:
+    revisions = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
+    if revision not in revisions:
         raise ValueError(
             f"{what} (revision {revision or 'unknown'}) was made by a development version: export it, start a new HOME"
         )

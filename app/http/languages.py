@@ -100,8 +100,8 @@ def translate_term(code: str) -> str:
     'cannot tell'
     """
     words = code.replace("_", " ")
-    found = get_page_catalogue().pgettext(TERM, words)
-    return _ENGLISH.get(words, words) if found == words else found
+    translation = get_page_catalogue().pgettext(TERM, words)
+    return _ENGLISH.get(words, words) if translation == words else translation
 
 
 def class_name(code: str, names: Mapping[str, str] = {}) -> str:
@@ -140,9 +140,9 @@ def translated(text: str, catalogue: NullTranslations) -> str:
         return catalogue.pgettext(TERM, text)
     if not isinstance(text, Message):
         return catalogue.pgettext(SAID, text)
-    found = catalogue.pgettext(SAID, text.code)
+    translation = catalogue.pgettext(SAID, text.code)
     values = {name: _translate_value(value, catalogue) for name, value in text.values.items()}
-    return found.format_map(values) if values else found
+    return translation.format_map(values) if values else translation
 
 
 def _translate_value(value: str, catalogue: NullTranslations) -> str:

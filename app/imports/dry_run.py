@@ -105,14 +105,14 @@ class _ArchiveCheck:
             if case is not None:
                 refuse_other_image(case, sent)
                 other = is_of_other_specimen(session, str(case.specimen_id), fields)
-                known = case.patient, case.site, case.case_metadata
-                return "known", import_job.describe_differences(fields, *known, other_specimen=other)
+                stored = case.patient, case.site, case.case_metadata
+                return "known", import_job.describe_differences(fields, *stored, other_specimen=other)
             if fields.external_id in self._rows:
                 first, digests = self._rows[fields.external_id]
                 refuse_other_image(digests, sent)
                 other = fields.specimen not in (None, first.specimen)
-                known = first.patient, first.site, first.metadata
-                return "known", import_job.describe_differences(fields, *known, other_specimen=other)
+                stored = first.patient, first.site, first.metadata
+                return "known", import_job.describe_differences(fields, *stored, other_specimen=other)
             if fields.specimen is not None:
                 planned = SpecimenFields(fields.specimen, fields.patient, fields.site)
                 planned = self._specimens.setdefault(fields.specimen, planned)
@@ -220,7 +220,7 @@ def begin_check(session: Session, context: ServiceContext, principal: Principal,
 
 
 def check_import(job: RunningJob) -> CheckCounts:
-    """Job: look at every row of an archive, and keep those of which something is to be told; no case is stored."""
+    """Job: look at every row of an archive, and keep those with a remark; no case is stored."""
     # Which rows are alike depends on all that come before, so an attempt that follows another looks at all again.
     n_done = 0
     with job.context.database.read() as session:
@@ -234,8 +234,8 @@ def check_import(job: RunningJob) -> CheckCounts:
                 counting.add(row)
             n_done += len(batch)
             with job.write() as session:
-                told = (row for row in batch if row.detail and row.row not in stored)
-                session.add_all(ImportRow(job_id=job.job_id, **asdict(row)) for row in told)
+                remarked = (row for row in batch if row.detail and row.row not in stored)
+                session.add_all(ImportRow(job_id=job.job_id, **asdict(row)) for row in remarked)
                 n_reported = min(n_done, n_rows)
                 job.report_in(
                     session, n_reported / n_rows, Message("{count:,} of {rows:,} rows", count=n_reported, rows=n_rows)

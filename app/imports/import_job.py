@@ -264,8 +264,8 @@ def _store_row(session: Session, job: RunningJob, principal: Principal, item: _P
         return result
     result.status, result.case_id = "created" if status == 201 else "known", uuid.UUID(case.id)
     if status != 201:
-        said, other = item.new.fields, is_of_other_specimen(session, case.specimen, item.new.fields)
-        result.detail = describe_differences(said, case.patient, case.site, case.metadata, other_specimen=other)
+        fields, other = item.new.fields, is_of_other_specimen(session, case.specimen, item.new.fields)
+        result.detail = describe_differences(fields, case.patient, case.site, case.metadata, other_specimen=other)
     return result
 
 

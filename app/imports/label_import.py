@@ -160,8 +160,8 @@ def review_labels(
 def _find_cells(session: Session, chunk: Sequence[ImportLabel]) -> dict[str, uuid.UUID]:
     """Stored cells that labels may name, by their external ids."""
     names = {name for label in chunk for name in label.names}
-    found = select(Case.external_id, Case.id).where(Case.external_id.in_(names))
-    return {external_id: case_id for external_id, case_id in session.execute(found)}
+    statement = select(Case.external_id, Case.id).where(Case.external_id.in_(names))
+    return {external_id: case_id for external_id, case_id in session.execute(statement)}
 
 
 def _body_of_cell(label: ImportLabel, stored: Container[str]) -> OutsideLabelIn | None:

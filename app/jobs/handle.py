@@ -98,8 +98,8 @@ class RunningJob:
     def report_in(self, session: Session, progress: float, message: str) -> None:
         """Store how far the job is, in the transaction that brings it there."""
         fits = len(to_text(message)) <= MESSAGE_LENGTH
-        shown = message if fits else message[:MESSAGE_LENGTH]
-        session.info[_PROGRESS] = {"progress": min(max(progress, 0.0), 1.0), "message": shown}
+        text = message if fits else message[:MESSAGE_LENGTH]
+        session.info[_PROGRESS] = {"progress": min(max(progress, 0.0), 1.0), "message": text}
 
     def batch(self, name: str, work: Callable[[Session], JobResult]) -> JobResult:
         """Write a part of the job once, whoever dies when: its result is recorded in the transaction that writes it."""

@@ -318,8 +318,8 @@ def _waiting_repeats_statement() -> Select[Any]:
     # in one statement, however many wait: else the time of a lease would tell a repeat
     me: BindParameter[uuid.UUID] = bindparam("annotator_id")
     not_blind = (CountedLabel, and_(CountedLabel.annotator_id == me, CountedLabel.blind.is_(False)))
-    known = _has_source(Repeat.case_id, [not_blind, *_known_case_sources(me)])
-    statement: Select[Any] = select().add_columns(Repeat, known)
+    is_known = _has_source(Repeat.case_id, [not_blind, *_known_case_sources(me)])
+    statement: Select[Any] = select().add_columns(Repeat, is_known)
     return statement.where(Repeat.annotator_id == me, Repeat.state == "open")
 
 

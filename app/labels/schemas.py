@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from app.database.tables.values import Hidden, LabelKind, ReadState, Round
-from app.http.models import ClassOut, Line, Moment, Paragraph, PosteriorOut, Reason, RequestModel, ResponseModel, Sentence
+from app.http.models import (
+    ClassOut,
+    Line,
+    Moment,
+    Paragraph,
+    PosteriorOut,
+    Reason,
+    RequestModel,
+    ResponseModel,
+    Sentence,
+)
 
 AnnotatorName = Annotated[Line, Field(max_length=100)]
 DeclineReason = Literal["cannot_tell", "image_quality", "not_my_field", "know_this_case", "other"]

@@ -67,7 +67,7 @@ def _reason_by_case(
 ) -> Callable[[LabelRow], LeftOutReason]:
     """Why a usable label is not used, by its case."""
     row_of: dict[uuid.UUID, int] = {case_id: row for row, case_id in enumerate(predicted.ids())}
-    in_cohort, asked = set(cohort.columns.ids()), query_case_mask(predicted, question)
+    in_cohort, in_question = set(cohort.columns.ids()), query_case_mask(predicted, question)
 
     def reason(label: LabelRow) -> LeftOutReason:
         row = row_of.get(label.case_id)
@@ -77,7 +77,7 @@ def _reason_by_case(
             return "trained-on"
         if question.partition not in {"all", "evaluation" if predicted.evaluation[row] else "calibration"}:
             return "partition"
-        if not asked[row]:
+        if not in_question[row]:
             return "other-cells"
         if label.case_id not in in_cohort:
             return "open"

@@ -16,8 +16,8 @@ _WAITING = ("open", "leased")
 def lock_cells(session: Session, case_ids: Collection[uuid.UUID]) -> list[Case]:
     """Lock the adjudications of cells, then the cells, each in order; erased cells are left out."""
     # requests before their cases, like everything that locks both
-    wanted = select(ReadRequest.id).where(ReadRequest.case_id.in_(case_ids), ReadRequest.round == "adjudication")
-    session.execute(wanted.where(ReadRequest.state.in_(_WAITING)).order_by(ReadRequest.id).with_for_update())
+    statement = select(ReadRequest.id).where(ReadRequest.case_id.in_(case_ids), ReadRequest.round == "adjudication")
+    session.execute(statement.where(ReadRequest.state.in_(_WAITING)).order_by(ReadRequest.id).with_for_update())
     cells = select(Case).where(Case.id.in_(case_ids), Case.erased_at.is_(None)).order_by(Case.id)
     return list(session.execute(cells.with_for_update().execution_options(populate_existing=True)).scalars())
 

@@ -240,11 +240,11 @@ def assign_reads(
     """Assign a read of each cell to an annotator; cells that are settled, or that they have met, stay as they are."""
     annotator = _eligible_annotator(session, name)
     left = set(case_ids) - cases.read_outcomes(session, list(case_ids)).keys()
-    asked, refused = triage.ask_for_reads(session, keys, principal, left, annotator.id)
-    if refused and not asked:
+    added, refused = triage.ask_for_reads(session, keys, principal, left, annotator.id)
+    if refused and not added:
         raise refused[0]
-    _require_unsettled(session, asked)  # of those that were settled meanwhile, with the locks held
-    return AssignedReadsOut(n_assigned=len(asked))
+    _require_unsettled(session, added)  # of those that were settled meanwhile, with the locks held
+    return AssignedReadsOut(n_assigned=len(added))
 
 
 def _eligible_annotator(session: Session, name: str) -> Annotator:

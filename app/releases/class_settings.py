@@ -92,9 +92,9 @@ def change_class_settings(
     row = ClassSettings(version=version + 1, classes=values, created_by=principal.account_id)
     session.add(row)
     session.flush()
-    known = {one.code: one for one in before}
+    by_code = {one.code: one for one in before}
     names = [field.name for field in fields(ClassSetting)][1:]
-    pairs = [(one, known.get(one.code, ClassSetting(one.code))) for one in settings]
+    pairs = [(one, by_code.get(one.code, ClassSetting(one.code))) for one in settings]
     changed = {
         f"{one.code} {name}": [getattr(earlier, name), getattr(one, name)]
         for one, earlier in pairs

@@ -64,7 +64,7 @@ def request_evaluation(
 def _evaluation_out(
     job: JobView, evaluation: Evaluation | None, *, document: bool = True
 ) -> metric_service.EvaluationOut:
-    asked = metric_service.EvaluationIn.model_validate(job.parameters)  # what an earlier version left out: its default
+    body = metric_service.EvaluationIn.model_validate(job.parameters)  # what an earlier version left out: its default
     return metric_service.EvaluationOut(
         id=str(job.id),
         state=job.state,
@@ -72,7 +72,7 @@ def _evaluation_out(
         message=job.message or "",
         error=job.error,
         created_at=job.created_at,
-        question=metric_service.EvaluationQuestionOut.model_validate(asked.model_dump(mode="json")),
+        question=metric_service.EvaluationQuestionOut.model_validate(body.model_dump(mode="json")),
         release=None if evaluation is None else str(evaluation.release_id),
         snapshot_sha256=None if evaluation is None else evaluation.snapshot_sha256,
         document=evaluation.document if evaluation is not None and document else None,

@@ -136,8 +136,8 @@ def _calibration_answer(
         verdict = inside if abs(off.value) <= gap else clear
     else:
         verdict = gettext_noop("On target") if abs(off.value) <= gap else possible
-    shown = {"said": format_percent(found.said), "seen": _percent_with_interval(found.seen)}
-    return gettext(words, verdict=gettext(verdict), **shown), _compare_with_target(off, -gap, gap)
+    values = {"said": format_percent(found.said), "seen": _percent_with_interval(found.seen)}
+    return gettext(words, verdict=gettext(verdict), **values), _compare_with_target(off, -gap, gap)
 
 
 def _second_reads_answer(findings: FindingsOut, target: float) -> _Answer:

@@ -141,9 +141,9 @@ def _share_of(part: FloatArray, whole: FloatArray, sample: Sample) -> MetricOut:
     above, below = sample.per_cluster(sample.weight * part), sample.per_cluster(sample.weight * whole)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (above.sum() - above) / (below.sum() - below)
-    found = MetricOut.of(to_estimate(Replicates(float(above.sum() / below.sum()), without), sample, bounds=SHARE))
+    metric = MetricOut.of(to_estimate(Replicates(float(above.sum() / below.sum()), without), sample, bounds=SHARE))
     low, high = share_interval(part, whole, sample)
-    return found.model_copy(update={"low": low, "high": high})
+    return metric.model_copy(update={"low": low, "high": high})
 
 
 def _caught_by_second_reads(cohort: Cohort, twice: _Mask, requested: RequestedReads) -> SecondReadsOut:
@@ -177,9 +177,9 @@ def compare_consensus(cohort: Cohort) -> list[ConsensusRowOut]:
         agreeing = agreeing / comb(n_labels, of)
         leading = agreeing[np.arange(len(agreeing)), data.class_probs[sample.rows].argmax(axis=1)]
         seen = np.column_stack([leading, agreeing.sum(axis=1) - leading])
-        said = data.consensus[sample.rows, place : place + 2]
+        stated = data.consensus[sample.rows, place : place + 2]
         for k, event in enumerate(_EVENTS):
-            values = [1 - part.sum(axis=1) if event == "split" else part[:, k] for part in (said, seen)]
+            values = [1 - part.sum(axis=1) if event == "split" else part[:, k] for part in (stated, seen)]
             mean_prediction = float(np.average(values[0], weights=sample.weight))
             rows.append(
                 ConsensusRowOut(of=of, event=event, said=mean_prediction, seen=_estimate_mean(values[1], sample))

@@ -91,10 +91,10 @@ def _read_specimens(session: Session, release_id: uuid.UUID) -> list[SpecimenCel
         CasePrediction.trained_on.is_not(None),
     )
     live = (Case.specimen_id == Specimen.id, Case.erased_at.is_(None))
-    found = select(Specimen.id).where(
+    statement = select(Specimen.id).where(
         exists().where(*live), ~exists().where(*live, ~final), ~exists().where(*live, used)
     )
-    ids = session.execute(found.order_by(Specimen.id.desc()).limit(_READ)).scalars().all()
+    ids = session.execute(statement.order_by(Specimen.id.desc()).limit(_READ)).scalars().all()
     cells = [cells_of_specimen(session, specimen_id) for specimen_id in ids]
     return [one for one in cells if one is not None and one.release_id == release_id]
 
@@ -170,8 +170,8 @@ def learn(session: Session) -> SpecimenKnowledge:
         check, numbers = _check_group(group.name, shares[group.name]), [classes.index(code) for code in group.classes]
         in_use = GroupKnowledge(annotator_tilt(labels, numbers), check.shift, check.n_specimens)
         limits = annotator_tilt_interval(labels, numbers)
-        shown = {"tilt_interval": None if limits is None else list(limits), "check": check.to_dict()}
-        known[group.name] = asdict(in_use) | shown
+        document = {"tilt_interval": None if limits is None else list(limits), "check": check.to_dict()}
+        known[group.name] = asdict(in_use) | document
     return SpecimenKnowledge(release_id=release_id, kappa=kappa, groups=known)
 
 
@@ -180,15 +180,15 @@ def learn_from_specimens(context: ServiceContext) -> bool:
     with context.database.read() as session:
         if session.execute(select(Specimen.id).limit(1)).first() is None:
             return False
-        found = learn(session)
-        stored = knowledge_of(session, found.release_id)
-        if stored is not None and (stored.kappa, stored.groups) == (found.kappa, found.groups):
+        lesson = learn(session)
+        stored = knowledge_of(session, lesson.release_id)
+        if stored is not None and (stored.kappa, stored.groups) == (lesson.kappa, lesson.groups):
             return False
     with context.database.write() as session:
-        version = found.version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
-        session.add(found)
+        version = lesson.version = 1 + (session.execute(select(func.max(SpecimenKnowledge.version))).scalar_one() or 0)
+        session.add(lesson)
         session.flush()
-        details = {"version": version, "release": str(found.release_id)}
+        details = {"version": version, "release": str(lesson.release_id)}
         events.record_event(
             session, context.keys.audit, actor="worker", action="specimens.fit", object_id=version, details=details
         )

@@ -125,8 +125,8 @@ def laboratory_of(session: Session, release_id: uuid.UUID) -> Laboratory:
     row = knowledge_of(session, release_id)
     if row is None:
         return Laboratory()
-    groups = {name: (known["tilt"], known["shift"], known["n_specimens"]) for name, known in row.groups.items()}
-    return Laboratory(row.kappa, {name: GroupKnowledge(*known) for name, known in groups.items()})
+    groups = {name: (group["tilt"], group["shift"], group["n_specimens"]) for name, group in row.groups.items()}
+    return Laboratory(row.kappa, {name: GroupKnowledge(*group) for name, group in groups.items()})
 
 
 def final_opinions(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[NamedLabel]]:
@@ -247,25 +247,25 @@ def _group_out(group: Group, share: GroupShare, count: int) -> GroupShareOut:
 
 
 def _warnings(shares: SpecimenShares, cells: SpecimenCells, policy: PolicyRow) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     if shares.mix == "training":
-        found.append(
+        warnings.append(
             Message("fewer than {n} cells: the class mix is that of the calibration cells", n=FEWEST_FOR_OWN_MIX)
         )
     if not shares.resolved:
-        found.append(Message("the shares are not resolved: every decision is open"))
+        warnings.append(Message("the shares are not resolved: every decision is open"))
     if cells.mix is None:
-        found.append(_NO_MIX)
+        warnings.append(_NO_MIX)
     if cells.n_left_out:
-        found.append(
+        warnings.append(
             Message("{n} cells are left out: copies of others, or not predicted by the release yet", n=cells.n_left_out)
         )
     for group in policy.reporting_groups or []:
         missing = [code for code in group["classes"] if code not in cells.classes]
         if missing:
             fields = {"group": group["group"], "classes": ", ".join(missing)}
-            found.append(Message("{group} is not reported: the release has no class {classes}", **fields))
-    return found
+            warnings.append(Message("{group} is not reported: the release has no class {classes}", **fields))
+    return warnings
 
 
 def latest_signature(session: Session, specimen_id: uuid.UUID) -> SpecimenSignature | None:

@@ -22,7 +22,7 @@ def learned_quality(session: Session) -> SpecimenKnowledge | None:
     """The newest check by the worker; None before the first."""
     newest = select(SpecimenKnowledge).order_by(SpecimenKnowledge.version.desc()).limit(1)
     row = session.execute(newest).scalar_one_or_none()
-    return row if row is not None and any("check" in known for known in row.groups.values()) else None
+    return row if row is not None and any("check" in group for group in row.groups.values()) else None
 
 
 def coverage_limits(n_covered: int, n_specimens: int) -> tuple[float, float] | tuple[None, None]:
@@ -84,9 +84,9 @@ def daily_shares(
     at, live = func.coalesce(Specimen.collected_at, Specimen.created_at), Specimen.erased_at.is_(None)
     sites = session.execute(select(Specimen.site).where(live).distinct().order_by(Specimen.site)).scalars()
     earliest = datetime(1, 1, 2, tzinfo=UTC)  # in some time zones no moment before has a day
-    found = select(at, SpecimenResult.document["groups"]).where(live, at.between(earliest, now))
-    found = found.join(SpecimenResult, SpecimenResult.specimen_id == Specimen.id).order_by(at.desc()).limit(_READ)
-    rows = session.execute(found.where(Specimen.site == site) if site else found).all()
+    read = select(at, SpecimenResult.document["groups"]).where(live, at.between(earliest, now))
+    read = read.join(SpecimenResult, SpecimenResult.specimen_id == Specimen.id).order_by(at.desc()).limit(_READ)
+    rows = session.execute(read.where(Specimen.site == site) if site else read).all()
     named = next(([one["group"] for one in row[1]] for row in rows if row[1]), [])
     chosen = group if group in named else next(iter(named), None)
     of_group = [(row[0].astimezone(zone).date(), one) for row in rows for one in row[1] if one["group"] == chosen]

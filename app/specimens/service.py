@@ -90,8 +90,8 @@ def list_specimens(
     if after is not None:
         statement = statement.where((Specimen.created_at > after) | (SpecimenResult.computed_at > after))
     if search is not None:
-        found = [column.icontains(search, autoescape=True) for column in (Specimen.external_id, Specimen.patient)]
-        statement = statement.where(or_(*found))
+        matches = [column.icontains(search, autoescape=True) for column in (Specimen.external_id, Specimen.patient)]
+        statement = statement.where(or_(*matches))
     if taken is not None:
         statement = statement.where(taken[0] <= _TAKEN, taken[1] > _TAKEN)
     if cursor is not None:

@@ -96,7 +96,7 @@ def signatures_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict
         .where(SpecimenSignature.specimen_id.in_(specimen_ids))
         .order_by(SpecimenSignature.number.desc())
     )
-    found: dict[uuid.UUID, list[SignedVersionOut]] = {}
+    signatures: dict[uuid.UUID, list[SignedVersionOut]] = {}
     for signature, by, remark, now in session.execute(statement):
         one = SignedVersionOut(
             number=signature.number,
@@ -110,8 +110,8 @@ def signatures_of(session: Session, specimen_ids: Collection[uuid.UUID]) -> dict
             differs=[] if now is None else differing_decisions(signature.document, now),
             document=signature.document,
         )
-        found.setdefault(signature.specimen_id, []).append(one)
-    return found
+        signatures.setdefault(signature.specimen_id, []).append(one)
+    return signatures
 
 
 def list_signatures(session: Session, specimen_id: uuid.UUID) -> list[SignedVersionOut]:

@@ -234,8 +234,8 @@ def list_assignable_annotators(
 
 def list_annotators_for_case(session: Session, case_id: uuid.UUID) -> list[Annotator]:
     """List the annotators who may still read a stored case: by its next open request, or by a new one."""
-    wanted = select(ReadRequest).where(ReadRequest.case_id == case_id, ReadRequest.state == "open")
-    request = session.execute(wanted.order_by(ReadRequest.ordinal).limit(1)).scalar_one_or_none()
+    statement = select(ReadRequest).where(ReadRequest.case_id == case_id, ReadRequest.state == "open")
+    request = session.execute(statement.order_by(ReadRequest.ordinal).limit(1)).scalar_one_or_none()
     left = set(
         list_assignable_annotators(session, request or ReadRequest(case_id=case_id), twins_of_case(session, case_id))
     )
@@ -246,7 +246,7 @@ def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID
     """Condition on a case: no annotator reads it or may; false if outside systems alone have annotators."""
     if not had_annotators(session):
         return false()
-    wanted = aliased(ReadRequest)
+    read = aliased(ReadRequest)
 
     def has(column: InstrumentedAttribute[uuid.UUID], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
         own = exists().where(column == case_id, *conditions)
@@ -258,10 +258,10 @@ def no_annotator_left(session: Session, case_id: InstrumentedAttribute[uuid.UUID
     met = [has(table.case_id, hidden[table], condition) for table, condition in _MEETINGS]
     eligible = [annotator.id for annotator in list_eligible_annotators(session)]
     guests = [one.id for one in list_eligible_annotators(session, guests=True) if one.id not in eligible]
-    asked = exists().where(wanted.case_id == case_id, wanted.state == "open", wanted.annotator_id == Annotator.id)
-    may = or_(Annotator.id.in_(eligible), and_(Annotator.id.in_(guests), asked.correlate(case_id.class_, Annotator)))
+    is_asked = exists().where(read.case_id == case_id, read.state == "open", read.annotator_id == Annotator.id)
+    may = or_(Annotator.id.in_(eligible), and_(Annotator.id.in_(guests), is_asked.correlate(case_id.class_, Annotator)))
     left = exists().where(may, ~or_(*met)).correlate(case_id.class_)
-    being_read = exists().where(wanted.case_id == case_id, wanted.state == "leased").correlate(case_id.class_)
+    being_read = exists().where(read.case_id == case_id, read.state == "leased").correlate(case_id.class_)
     return and_(~being_read, or_(~left, has(ReferenceCell.case_id, ReferenceCell.kind.in_(SHOWN_KINDS))))
 
 

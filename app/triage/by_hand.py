@@ -33,18 +33,18 @@ def assign_open_reads(
     """
     annotator = session.get(Annotator, annotator_id)
     if annotator is None or annotator.id not in {one.id for one in list_eligible_annotators(session)}:
-        raise InvalidValue("no such annotator can be asked for a read")
-    asked = []
+        raise InvalidValue("no such annotator can be assigned for a read")
+    assigned = []
     for request in _next_open_requests(session, case_ids):
         left = list_assignable_annotators(session, request, twins_of_case(session, request.case_id))
         if annotator.id not in left:
             continue
         if request.annotator_id != annotator.id:
             _assign(session, request, annotator.id, left)
-        asked.append(request)
-    if asked:
-        _record_assignment(session, keys, principal, asked, annotator.id)
-    return asked
+        assigned.append(request)
+    if assigned:
+        _record_assignment(session, keys, principal, assigned, annotator.id)
+    return assigned
 
 
 def _record_assignment(
@@ -81,10 +81,10 @@ def ask_annotator(
     session: Session, keys: AuditKeys, principal: Principal, case_id: uuid.UUID, annotator_id: uuid.UUID
 ) -> ReadRequest:
     """Ask an annotator for the open read of a cell, or for an adjudication if none is open."""
-    asked, refused = ask_for_reads(session, keys, principal, [case_id], annotator_id)
+    assigned, refused = ask_for_reads(session, keys, principal, [case_id], annotator_id)
     if refused:
         raise refused[0]
-    return asked[0]
+    return assigned[0]
 
 
 def ask_for_reads(
@@ -102,15 +102,15 @@ def ask_for_reads(
     cells = list(session.execute(locked.execution_options(populate_existing=True)).scalars())
     if len(cells) < len(set(case_ids)):
         raise NotFound("there is no such cell")
-    asked, refused = [], []
+    assigned, refused = [], []
     for case in cells:
         try:
-            asked.append(_ask_for_read(session, case, [one for one in waiting if one.case_id == case.id], annotator))
+            assigned.append(_ask_for_read(session, case, [one for one in waiting if one.case_id == case.id], annotator))
         except Conflict as conflict:
             refused.append(conflict)
-    if asked:
-        _record_assignment(session, keys, principal, asked, annotator_id)
-    return asked, refused
+    if assigned:
+        _record_assignment(session, keys, principal, assigned, annotator_id)
+    return assigned, refused
 
 
 def _ask_for_read(session: Session, case: Case, waiting: Sequence[ReadRequest], annotator: Annotator) -> ReadRequest:

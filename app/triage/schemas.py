@@ -103,8 +103,8 @@ class PolicyIn(RequestModel):
         if self.rule == "specimen_value":
             self.specimen_goal = self.specimen_goal or "decision"
             wanted = "reporting_groups" if self.specimen_goal == "share" else "thresholds"
-            found = [len(group.thresholds) if wanted == "thresholds" else 1 for group in self.reporting_groups]
-            if not sum(found):
+            counts = [len(group.thresholds) if wanted == "thresholds" else 1 for group in self.reporting_groups]
+            if not sum(counts):
                 raise ValueError(Message("{name} needs {wanted}", name=name, wanted=wanted))
         elif self.specimen_goal is not None:
             raise ValueError(Message("{name} takes no {other}", name=name, other="specimen_goal"))

@@ -168,11 +168,11 @@ def plan_specimen(session: Session, keys: InstallationKeys, specimen_id: uuid.UU
 
 def _add_second_read(session: Session, draws: DerivedKey, case: Case, policy: PolicyRow, release_id: uuid.UUID) -> None:
     of_case = select(ReadRequest.ordinal, ReadRequest.due_at).where(ReadRequest.case_id == case.id)
-    asked = session.execute(of_case.order_by(ReadRequest.ordinal)).all()
-    ordinal = asked[-1].ordinal + 1 if asked else 1
+    reads = session.execute(of_case.order_by(ReadRequest.ordinal)).all()
+    ordinal = reads[-1].ordinal + 1 if reads else 1
     request = new_request(case, policy, release_id, "triage", ordinal, time_of(session))
-    if asked:  # due together: a later date would tell that a read came later
-        set_due(request, asked[0].due_at)
+    if reads:  # due together: a later date would tell that a read came later
+        set_due(request, reads[0].due_at)
     twins = twins_of_case(session, case.id)
     drawn = draw_for_planned_reads(session, draws, case, [request], twins) if policy.draw_readers else []
     session.add(request)

@@ -20,9 +20,9 @@ def urgent_due(policy: PolicyRow, class_probs: Mapping[str, float], at: datetime
 
 def lock_open_reads(session: Session, cases: ColumnElement[bool]) -> list[ReadRequest]:
     """Open and leased reads of some cases, locked in one order for all who change several."""
-    wanted = select(ReadRequest).join(Case, Case.id == ReadRequest.case_id)
-    wanted = wanted.where(cases, ReadRequest.state.in_(("open", "leased")))
-    locked = wanted.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
+    statement = select(ReadRequest).join(Case, Case.id == ReadRequest.case_id)
+    statement = statement.where(cases, ReadRequest.state.in_(("open", "leased")))
+    locked = statement.order_by(ReadRequest.id).with_for_update(of=ReadRequest)
     return list(session.execute(locked.execution_options(populate_existing=True)).scalars())
 
 

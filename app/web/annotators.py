@@ -74,7 +74,7 @@ def settled_cases(page: Page, after: int) -> SettledPage:
     """Closed cases of an annotator that others have read too, newest first, after the newest answers."""
     # A case that nobody else has read teaches nothing about others; one that is kept closed for a second visit is not
     # listed, as on every page.
-    names, shown = class_names(page.session), []
+    names, settled_rows = class_names(page.session), []
     answered = labelled_cases(page.session, page.principal, after + LISTED)[after:]
     for place, case_id in enumerate(answered, after + 1):
         case = page.session.get(Case, case_id)  # None: a second visit, which stays closed
@@ -83,10 +83,10 @@ def settled_cases(page: Page, after: int) -> SettledPage:
         if case_service.hidden_because(page.session, page.principal, case_service.ResolvedCase(case_id)) is not None:
             continue
         settled = _build_settled_case(page, case_id, names)
-        shown += [] if settled is None else [settled]
-        if len(shown) == MOST:
-            return SettledPage(shown, place)
-    return SettledPage(shown, after + LISTED if len(answered) == LISTED else None)
+        settled_rows += [] if settled is None else [settled]
+        if len(settled_rows) == MOST:
+            return SettledPage(settled_rows, place)
+    return SettledPage(settled_rows, after + LISTED if len(answered) == LISTED else None)
 
 
 def _build_settled_case(page: Page, case_id: uuid.UUID, names: dict[str, str]) -> SettledCase | None:

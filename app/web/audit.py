@@ -93,8 +93,8 @@ _GROUPS = {
 
 
 def _list_actions(kinds: Sequence[str]) -> list[tuple[str, str]]:
-    found = [action for action in WORDS if action.partition(".")[0] in kinds]
-    return sorted(((one, summarize_action(one, translate_event_text)) for one in found), key=lambda choice: choice[1])
+    actions = [action for action in WORDS if action.partition(".")[0] in kinds]
+    return sorted(((one, summarize_action(one, translate_event_text)) for one in actions), key=lambda choice: choice[1])
 
 
 @router.get("/audit")

@@ -67,15 +67,15 @@ class CellQuery:
 
     def filter(self, session: Session) -> cases.CaseFilter:
         """The cells that match; a search of all cells covers the names of classes as well."""
-        wanted = self.search.strip() or None
-        names = class_names(session) if wanted and self.sort != "need" else {}
-        classes = tuple(code for code, name in names.items() if (wanted or "").lower() in name.lower())
+        words = self.search.strip() or None
+        names = class_names(session) if words and self.sort != "need" else {}
+        classes = tuple(code for code, name in names.items() if (words or "").lower() in name.lower())
         state = "to_read" if self.sort == "need" else self.state or None
         among = cells_without_annotator(session) if state == "to_settle" else None
         among = cases.overdue_cells(time_of(session)) if state == "overdue" else among
         stuck = no_annotator_left(session, Case.id) if state in {"to_read", "overdue"} else None
         return cases.CaseFilter(
-            search=wanted,
+            search=words,
             searched_classes=classes,
             state=state,
             site=self.site or None,
@@ -165,12 +165,12 @@ def _rows(page: Page, asked: CellQuery) -> Iterator[tuple[object, ...]]:
         for case in cases.list_cases_in_order(session, part):
             probs = case.prediction.class_probs if case.prediction else {}
             leader = max(probs, key=lambda code: probs[code], default=None)
-            wanted = reads.get(case.id)
+            read = reads.get(case.id)
             yield (
                 *(case.id, case.external_id, case.patient, case.site, case.partition),
                 *(leader, leader and probs[leader], case.prediction and case.prediction.disagreement_prob),
                 *(case.n_labels, *cases.outcome_columns(case.outcome)),
-                *(wanted and wanted.due_at, wanted and wanted.asked_of, case.created_at),
+                *(read and read.due_at, read and read.asked_of, case.created_at),
             )
 
 

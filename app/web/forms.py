@@ -117,9 +117,9 @@ def back_to(show: Callable[..., Response], fields: Mapping[str, str] = {}) -> Ca
 
 def page_of_form(request: Request) -> tuple[Callable[..., Response], Mapping[str, str]] | None:
     """The page that a refused form comes back on, and the names of its fields; None for other routes."""
-    found: tuple[Callable[..., Response], Mapping[str, str]] | None
-    found = getattr(request.scope.get("endpoint"), _BACK_TO, None)
-    return found
+    back_to: tuple[Callable[..., Response], Mapping[str, str]] | None
+    back_to = getattr(request.scope.get("endpoint"), _BACK_TO, None)
+    return back_to
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -60,10 +60,10 @@ async def _read_form(request: Request) -> FormData:
 
 
 def _refused_form_page(request: Request, problem: Problem) -> Response | None:
-    found = page_of_form(request) if isinstance(problem, _OF_FORMS) else None
-    if found is None or "text/html" not in request.headers.get("accept", ""):
+    form_page = page_of_form(request) if isinstance(problem, _OF_FORMS) else None
+    if form_page is None or "text/html" not in request.headers.get("accept", ""):
         return None
-    show, renamed = found
+    show, renamed = form_page
     faults = {renamed.get(name, name): what for name, what in problem.faults.items()}
     plain = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     typed = from_thread.run(_read_form, request) if plain else FormData()  # the route has read it

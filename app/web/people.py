@@ -172,14 +172,14 @@ def invite_person(
     """Invite an annotator to read cells, one external id in each line; the link is shown this once."""
     faults: dict[str, str] = {} if annotator.strip() else {"annotator": Message("is missing")}
     named = {line.strip() for line in cells.splitlines() if line.strip()}
-    found = {name: cases.case_by_external_id(page.session, name) for name in sorted(named)[:_MOST_CELLS]}
+    by_name = {name: cases.case_by_external_id(page.session, name) for name in sorted(named)[:_MOST_CELLS]}
     if not 1 <= len(named) <= _MOST_CELLS:
         faults["cells"] = Message("name 1 to {most} cells, one in each line", most=_MOST_CELLS)
-    elif missing := [name for name, case in found.items() if case is None]:
+    elif missing := [name for name, case in by_name.items() if case is None]:
         faults["cells"] = Message("there is no cell {name}", name=missing[0])
     if faults:
         raise WrongFields(faults)
-    invitation, name = invite_annotator(page, annotator, [case.id for case in found.values() if case is not None])
+    invitation, name = invite_annotator(page, annotator, [case.id for case in by_name.values() if case is not None])
     page_state = _PeoplePageState(
         gettext("Invitation of %(name)s: send them this link", name=name), link_of(page.request, page, invitation.id)
     )

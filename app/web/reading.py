@@ -140,9 +140,9 @@ def case_view(page: Page, case_id: uuid.UUID, *, by_name: bool = True) -> CaseVi
     n_further: Literal[2, 5] = 5 if cases.has_five_labels(page.session) else 2
     if case_out.prediction is not None:
         after = label_service.show_case_posterior(page.session, case_id, by_name=by_name)
-        shown = {code: class_name(code, names) for code in case_out.prediction.classes}
-        rows = class_rows(shown, case_out.prediction, after, after.label_counts)
-        masses = [] if after.consensus is None else three_masses(shown, after.consensus, n_further)
+        names_by_code = {code: class_name(code, names) for code in case_out.prediction.classes}
+        rows = class_rows(names_by_code, case_out.prediction, after, after.label_counts)
+        masses = [] if after.consensus is None else three_masses(names_by_code, after.consensus, n_further)
     labels = [label_service.label_out(active) for active in cases.labels_of_case(page.session, case_id)]
     requests = cases.requests_of(page.session, [case_id]).get(case_id, [])
     mine = [label for label in labels if label.annotator == page.principal.name] if page.principal.blind else []

@@ -183,20 +183,20 @@ def load_recalibration_view(session: Session, context: ServiceContext) -> Recali
     """The newest recalibration with its candidate, and the release to go back to."""
     jobs = [*newest_jobs(session, _NEWEST, "recalibration"), *newest_jobs(session, _NEWEST, "judgement")]
     last = next((job for job in jobs if job.kind == "recalibration" and job.state not in OPEN), None)
-    made = last.result if last is not None else None
-    row = None if made is None else _find_parent_release(session, str(made["release"]))
+    result = last.result if last is not None else None
+    row = None if result is None else _find_parent_release(session, str(result["release"]))
     champion = releases_service.get_champion_alias(session)
     back = None if champion is None else releases_service.previous_champion(session, champion.release_id)
-    known = row is not None and releases_service.find_gate_fault(row.card) is None
+    has_gate = row is not None and releases_service.find_gate_fault(row.card) is None
     against = None
-    if row is not None and known and champion is not None:
+    if row is not None and has_gate and champion is not None:
         against = releases_service.find_gate_against_champion(session, row, champion.release_id)
     return RecalibrationView(
         [job_out(job) for job in jobs if job.state in OPEN],
         None if last is None else job_out(last),
         describe_refusal(session, last) if last is not None and is_refusal(last.error) else None,
         None if row is None else releases_service.describe_release(session, row),
-        releases_service.find_last_gate(session, row) if row is not None and known else None,
+        releases_service.find_last_gate(session, row) if row is not None and has_gate else None,
         releases_service.gate_verdict(against),
         None if back is None else releases_service.describe_release(session, back),
         0 if champion is None else champion.revision,

@@ -218,9 +218,9 @@ def _open_labels(
     except LabelFileError as exc:
         raise LabelFileError(f"{export}: {exc}") from exc
     if found.bad_rows:
-        shown = "; ".join(f"{row.place}: {row.reason}" for row in found.bad_rows[:_NAMED_ROWS])
+        examples = "; ".join(f"{row.place}: {row.reason}" for row in found.bad_rows[:_NAMED_ROWS])
         n = len(found.bad_rows)
-        problem = f"{export}: {n:,} row{'' if n == 1 else 's'} without a label of a whole image: {shown}"
+        problem = f"{export}: {n:,} row{'' if n == 1 else 's'} without a label of a whole image: {examples}"
         if bad_rows == "error":
             raise LabelFileError(f"{problem}; --bad-rows drop leaves them out")
         say(f"warning: {problem}; left out")

@@ -42,8 +42,8 @@ def to_label_table(
         elif classes is None or row.label in classes:
             labels.append(row)
         else:
-            known = ", ".join(classes)
-            raise LabelFileError(f"{row.place}: {row.label!r} is none of the classes of the predictions: {known}")
+            codes = ", ".join(classes)
+            raise LabelFileError(f"{row.place}: {row.label!r} is none of the classes of the predictions: {codes}")
     if not labels:
         first = f"; {bad[0].place}: {bad[0].reason}" if bad else ""
         raise LabelFileError(f"the file has no label of a whole image{first}")

@@ -503,6 +503,6 @@ def _without_skill(metrics: dict[str, Estimate]) -> list[str]:
         estimate = metrics[name]
         if estimate.low is None or estimate.high is None or not np.isfinite(estimate.value) or estimate.low > 0:
             continue
-        shown = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-        texts.append(Message(sentences[estimate.high < 0 and estimate.value <= -_SMALLEST_HARM], name=name, **shown))
+        document = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        texts.append(Message(sentences[estimate.high < 0 and estimate.value <= -_SMALLEST_HARM], name=name, **document))
     return texts

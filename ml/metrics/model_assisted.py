@@ -102,12 +102,12 @@ def model_assisted_means(
     # best where the design is noisiest: certain reads add no noise
     predicted = cross_fitted(values, np.maximum(weight * (weight - 1), 0.0), features, population)
     columns = zip(losses, np.ascontiguousarray(values.T), np.ascontiguousarray(predicted.T), strict=True)
-    found = []
+    means = []
     for (_, term, added), loss, guess in columns:
         mean = _assisted_mean(loss, guess, known, population)
         estimate = _with_first(first, mean, known, population, term) if added else to_estimate(mean, known, term=term)
-        found.append(ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall))
-    return found
+        means.append(ModelAssisted(estimate.value, estimate.se, estimate.low, estimate.high, estimate.p_of_fall))
+    return means
 
 
 def _assisted_mean(values: FloatArray, predicted: FloatArray, known: Sample, population: Sample) -> Replicates:

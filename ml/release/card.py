@@ -263,13 +263,13 @@ _UNKNOWN_LICENCES = {"", "not stated"}
 
 def front_matter(card: Card) -> str:
     """YAML of a Hugging Face model card, with what the card knows; the values are JSON, which YAML contains."""
-    known: list[tuple[str, object]] = []
+    fields: list[tuple[str, object]] = []
     if card["licence"] in _LICENCES:
-        known.append(("license", _LICENCES[card["licence"]]))
+        fields.append(("license", _LICENCES[card["licence"]]))
     elif card["licence"] not in _UNKNOWN_LICENCES:
-        known += [("license", "other"), ("license_name", card["licence"])]
-    known += [("library_name", "secondread"), ("pipeline_tag", "image-classification")]
-    known.append(("tags", ["onnx", "cell-images", "calibration", "annotator-disagreement"]))
+        fields += [("license", "other"), ("license_name", card["licence"])]
+    fields += [("library_name", "secondread"), ("pipeline_tag", "image-classification")]
+    fields.append(("tags", ["onnx", "cell-images", "calibration", "annotator-disagreement"]))
     values = list(card["held_out"].values())[-1] if card["held_out"] else {}
     metrics = [
         {"type": name, "name": meaning, "value": round(metric["value"], 4)}
@@ -279,8 +279,8 @@ def front_matter(card: Card) -> str:
     if metrics:
         cells = {"type": "held-out-cells", "name": f"{card['n_held_out']:,} held-out cells"}
         result = {"task": {"type": "image-classification"}, "dataset": cells, "metrics": metrics}
-        known.append(("model-index", [{"name": card["name"], "results": [result]}]))
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in known]
+        fields.append(("model-index", [{"name": card["name"], "results": [result]}]))
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in fields]
     return f"---\n{''.join(lines)}---\n\n"
 
 

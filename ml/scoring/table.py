@@ -229,11 +229,11 @@ def score_outputs(release_path: Path, logits: TableSource, features: TableSource
     release = read_release(release_path)
     outputs = read_outputs(logits, features, release.classes)
     adopted, head = release.card.get("adopted"), release.calibration.concentration
-    wanted = [] if adopted is None else adopted["feature_names"]
-    if head is not None and (adopted is None or wanted):
+    names = [] if adopted is None else adopted["feature_names"]
+    if head is not None and (adopted is None or names):
         n_summaries = 0 if release.calibration.refinement.summaries is None else N_SUMMARIES
-        wanted = wanted or [str(number) for number in range(len(head.weight) - n_summaries)]
-    hidden = outputs.named_features(wanted if head is not None or release.head is not None else [])
+        names = names or [str(number) for number in range(len(head.weight) - n_summaries)]
+    hidden = outputs.named_features(names if head is not None or release.head is not None else [])
     distribution = release.calibration.apply(*release.by_members(outputs.logits, hidden))
     unknown = np.full(len(hidden), np.nan)
     unlike = OodScores(np.zeros(len(hidden), dtype=bool), unknown, unknown, [[] for _ in unknown])

@@ -103,15 +103,15 @@ def fit_shift(predicted: Sequence[LogitShare], truth: Sequence[float], noise: np
         return PatientShift(0.0, 1.0, count)
     target = np.array([half_cell_logit(t, p.n_cells) for t, p in zip(truth, predicted, strict=True)])
     mean, variance, a = np.array([(p.mean, p.variance, p.sensitivity) for p in predicted]).T
-    squares, known = (mean - target) ** 2, np.maximum(variance + noise, 1e-12)
+    squares, expected = (mean - target) ** 2, np.maximum(variance + noise, 1e-12)
 
     def surplus(shift: float) -> float:
-        return float((squares / (known + shift**2 * a**2)).sum() - chdtri(count, 0.75))
+        return float((squares / (expected + shift**2 * a**2)).sum() - chdtri(count, 0.75))
 
     shift = 0.0 if surplus(0.0) <= 0 else MOST_SHIFT
     if surplus(0.0) > 0 > surplus(MOST_SHIFT):
         shift = brentq(surplus, 0.0, MOST_SHIFT)
-    return PatientShift(float(shift), max(1.0, float((squares / known).mean())), count)
+    return PatientShift(float(shift), max(1.0, float((squares / expected).mean())), count)
 
 
 class CoverageBand(NamedTuple):

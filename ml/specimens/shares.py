@@ -147,13 +147,13 @@ def measure_specimen(
     """
     if not 0 < delta < 0.5:
         raise ValueError(f"delta must lie in (0, 1/2), got {delta}")
-    (rows, columns), members, known = specimen.order, specimen.members(), laboratory or Laboratory()
+    (rows, columns), members, learned = specimen.order, specimen.members(), laboratory or Laboratory()
     membership, mix, own = specimen.memberships(groups)[columns], specimen.mix[columns], len(rows) >= FEWEST_FOR_OWN_MIX
     rng, sweeps, begin = seeded(specimen.key), SWEEPS, None
     while True:
         more, every = sweeps if begin is None else sweeps // 2, sweeps // SWEEPS
-        draws = sample_own_mix(members.mean, mix, known.kappa, rng, own=own, sweeps=more, every=every, begin=begin)
-        sums = sum_expert_shares(members, draws, membership, mix, known.kappa, rng)
+        draws = sample_own_mix(members.mean, mix, learned.kappa, rng, own=own, sweeps=more, every=every, begin=begin)
+        sums = sum_expert_shares(members, draws, membership, mix, learned.kappa, rng)
         r_hats = [split_r_hat(sums.total[g]) for g in range(len(groups))]
         resolved = max(r_hats, default=1.0) <= LARGEST_R_HAT
         if resolved or sweeps == MOST_SWEEPS:
@@ -166,14 +166,14 @@ def measure_specimen(
     label_part = _label_part(specimen, draws, membership, len(groups))
     shares = []
     for g, group in enumerate(groups):
-        taught, inside = known.of(group.name), class_probs[:, membership == g].sum(axis=1)
+        taught, inside = learned.of(group.name), class_probs[:, membership == g].sum(axis=1)
         raw = _logit_share(sums.of_group(g), inside)
         shift = taught.shift * raw.sensitivity * rng.permutation(noise.ravel()).reshape(noise.shape)
         moves = shift, label_part[g] * _tilt(specimen, taught), draws.draw_of_chain
-        of_group = _GroupDraws(sums.of_group(g), len(rows), known.kappa, float(mix[membership == g].sum()), *moves)
+        of_group = _GroupDraws(sums.of_group(g), len(rows), learned.kappa, float(mix[membership == g].sum()), *moves)
         numbers = raw, int(counts[g]), values[back[0], g], delta * resolved
         shares.append(_group_share(specimen, group, of_group, noise, rng, *numbers))
-    in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, [known.of(group.name) for group in groups])
+    in_order = class_probs[back[0]][:, back[1]], _assumptions(specimen, [learned.of(group.name) for group in groups])
     return SpecimenShares(len(rows), "own" if own else "training", resolved, sweeps, tuple(shares), *in_order)
 
 

@@ -439,10 +439,10 @@ def _adopt_network(request: AdoptRequest, kind: Kind) -> _Model:
 def _class_order_warning(outputs: CachedOutputs, classes: Sequence[str]) -> list[str]:
     """Warn if held-out labels, too, fit the order of the classes that suits the cells that calibrate."""
     shares = outputs.label_counts / outputs.label_counts.sum(axis=1, keepdims=True)
-    leading, told = outputs.logits.argmax(axis=1), outputs.partition == "calibration"
-    together = np.eye(len(classes))[leading[told]].T @ shares[told]
+    leading, calibrates = outputs.logits.argmax(axis=1), outputs.partition == "calibration"
+    together = np.eye(len(classes))[leading[calibrates]].T @ shares[calibrates]
     _, order = linear_sum_assignment(together, maximize=True)
-    rows = np.flatnonzero(~told)
+    rows = np.flatnonzero(~calibrates)
     own, other = shares[rows, leading[rows]], shares[rows, order[leading[rows]]]
     gain = other - own
     if gain.mean() <= _BETTER_ORDER * gain.std() / np.sqrt(len(gain)):
@@ -456,11 +456,11 @@ def _class_order_warning(outputs: CachedOutputs, classes: Sequence[str]) -> list
 
 
 def _preprocessing(given: PreprocessingSteps, shape: tuple[int | None, int | None], name: str) -> Preprocessing:
-    """Steps before a network that reads images of a shape (C, side), as far as it is known."""
-    known = PreprocessingSteps.__annotations__
-    unknown = sorted(given.keys() - known)
+    """Steps before a network that reads images of a shape (C, side), as far as it is steps."""
+    steps = PreprocessingSteps.__annotations__
+    unknown = sorted(given.keys() - steps)
     if unknown:
-        raise ValueError(f"preprocessing: {unknown[0]!r} is none of {', '.join(known)}")
+        raise ValueError(f"preprocessing: {unknown[0]!r} is none of {', '.join(steps)}")
     channels, size = given.get("channels") or shape[0] or 3, given.get("size") or shape[1]
     if size is None:
         raise ValueError(f"{name}: takes images of any size: give the side of its input in px, --size")

@@ -244,7 +244,9 @@ def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service
 
 def test_a_failed_row_that_names_only_the_specimen_is_forgotten_with_its_patient(service: Service) -> None:
     service.post("admin", "/v1/specimens", json={"external_id": f"{EXTERNAL}-slide", "patient": PATIENT})
-    send(service, packed([f"missing-{FILE},{ROW},,,,{EXTERNAL}-slide", f"other-{FILE},other,,,,"], {"a.png": picture(6)}))
+    send(
+        service, packed([f"missing-{FILE},{ROW},,,,{EXTERNAL}-slide", f"other-{FILE},other,,,,"], {"a.png": picture(6)})
+    )
     work_off(service.context)
     report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
     assert report.import_rows == 2  # the file that no row is about too

@@ -68,7 +68,7 @@ def show_specimens(
     def midnight(day: date) -> datetime:
         return datetime.combine(day, time(), page.zone)
 
-    found = service.list_specimens(
+    listed = service.list_specimens(
         page.session,
         cursor,
         PAGE_LENGTH,
@@ -79,7 +79,7 @@ def show_specimens(
         after=midnight(asked.since) if asked.since else None,
     )
     sites = service.list_specimen_sites(page.session)
-    return page.render("specimens.html", view=found, asked=asked, sites=sites, names=class_names(page.session))
+    return page.render("specimens.html", view=listed, asked=asked, sites=sites, names=class_names(page.session))
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,17 @@ class SpecimenView:
 
 def _view(page: Page, specimen_id: uuid.UUID, number: int | None = None) -> SpecimenView:
     session = page.session
-    shown, signatures = service.show_specimen(session, specimen_id), service.list_signatures(session, specimen_id)
+    specimen, signatures = service.show_specimen(session, specimen_id), service.list_signatures(session, specimen_id)
     signed = next((one for one in signatures if one.number == number), None)
     if number is not None:
         if signed is None:
             raise NotFound("there is no such signature")
         then = {name: value for name, value in signed.document.items() if name in MeasuredShares.model_fields}
-        shown = shown.model_copy(update=vars(MeasuredShares(**then)) | {"deciding_cells": [], "stale": False})
-    deciding = [uuid.UUID(one.case) for one in shown.deciding_cells]
+        specimen = specimen.model_copy(update=vars(MeasuredShares(**then)) | {"deciding_cells": [], "stale": False})
+    deciding = [uuid.UUID(one.case) for one in specimen.deciding_cells]
     return SpecimenView(
-        shown,
-        class_names(session, uuid.UUID(shown.release) if shown.release else None),
+        specimen,
+        class_names(session, uuid.UUID(specimen.release) if specimen.release else None),
         cases.list_cases_in_order(session, deciding),
         [(one.name, one.name) for one in list_eligible_annotators(session)],
         service.earlier_specimens(session, specimen_id, EARLIER),

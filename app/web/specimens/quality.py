@@ -29,7 +29,7 @@ def show_specimen_quality(
 ) -> Response:
     """Whether specimens are as they should be: their intervals, their annotators and their days."""
     learned = learned_quality(page.session)
-    shown = daily_shares(page.session, page.context.clock(), page.zone, int(days), group=group, site=site)
+    daily = daily_shares(page.session, page.context.clock(), page.zone, int(days), group=group, site=site)
     release = None if learned is None else existing_release(page.session, learned.release_id).name
     names = class_names(page.session) if champion_since(page.session) else {}
     return page.render(
@@ -37,9 +37,9 @@ def show_specimen_quality(
         learned=learned,
         release=release,
         names=names,
-        shown=shown,
+        shown=daily,
         asked={"site": site, "days": days},
-        plot=draw_days(shown),
+        plot=draw_days(daily),
         limits=coverage_limits,
         reported=reported_shares,
     )
