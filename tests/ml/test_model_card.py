@@ -43,6 +43,11 @@ def test_front_matter_has_what_the_card_knows() -> None:
     named = parsed(licence=odd, name=odd)[0]
     assert (named["license"], named["license_name"], named["model-index"][0]["name"]) == ("other", odd, odd)
     assert "model-index" not in parsed(held_out={})[0]
+    assert "pairs of labels differ from the expected" not in body
+    pairs = {"largest": 0.12, "excess": 0.03, "p_value": 0.005, "n_sets": 3, "n_cells": 1412}
+    judged = {"verdict": "better", "constant": None, "second_order": pairs}
+    sentence = "at most 0.120, 0.030 more than chance explains (p = 0.005).\n\n## Classes"
+    assert sentence in parsed(disagreement=judged)[1]
 
 
 def test_a_constant_concentration_is_stated_and_ranks_as_the_class_probabilities(
