@@ -19,6 +19,7 @@ def made(tmp_path: Path, tiny_release: Path) -> Iterator[Installation]:
     """A server with two leads, two annotators and one cell that both are to read."""
     made = Installation(tmp_path / "home")
     made.keys = made.prepare(tiny_release, lead="admin", deputy="admin", anna="annotator", ben="annotator")
+    made.environment["SECONDREAD_WORKER"] = "false"  # it would conclude by rule within a minute what the leads settle
     made.start()
     set_policy(made, rule="disagreement", threshold=0.0, adjudicate_below=0.99, max_labels=9, repeat_rate=0)
     yield made
