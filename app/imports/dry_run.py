@@ -133,7 +133,7 @@ class CheckedRow:
     row: int
     # of the case; of a file its name
     external_id: str
-    # as the row says
+    # of the row or its specimen
     patient: str | None
     # created, known, failed or ignored
     status: RowStatus
@@ -148,7 +148,9 @@ def checked_rows(context: ServiceContext, archive: ImportArchive, labels: Archiv
     check = _ArchiveCheck(context)
     for row in archive.rows:
         status, detail = check.row(archive, row)
-        yield CheckedRow(row.number, *import_job.get_row_identity(row), status, detail)
+        with context.database.read() as session:
+            identity = import_job.get_row_identity(session, row)
+        yield CheckedRow(row.number, *identity, status, detail)
     for file in archive.ignored:
         yield CheckedRow(file.number, file.file[-200:].replace("\x00", ""), None, "ignored", file.why)
     for one in review_labels(context, labels, check.would_create()):

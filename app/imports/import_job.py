@@ -233,9 +233,13 @@ def is_row_problem(problem: Problem) -> bool:
     return problem.status < 500 and problem.retry_after is None
 
 
-def get_row_identity(row: ArchiveRow) -> tuple[str, str | None]:
-    """Return the external id and the patient of a row, made safe to store."""
-    return _storable(row, "external_id"), _storable(row, "patient") or None
+def get_row_identity(session: Session, row: ArchiveRow) -> tuple[str, str | None]:
+    """Return the external id of a row and its patient, or that of its specimen, made safe to store."""
+    # an erasure finds a row that became no case by its patient
+    patient: str | None = _storable(row, "patient") or None
+    if patient is None and (specimen := _storable(row, "specimen")):
+        patient = session.scalar(select(Specimen.patient).where(Specimen.external_id == specimen))
+    return _storable(row, "external_id"), patient
 
 
 def _storable(row: ArchiveRow, name: str) -> str:
@@ -243,10 +247,7 @@ def _storable(row: ArchiveRow, name: str) -> str:
 
 
 def _store_row(session: Session, job: RunningJob, principal: Principal, item: _PreparedRow) -> ImportRow:
-    external_id, patient = get_row_identity(item.row)
-    if patient is None and (specimen := _storable(item.row, "specimen")):
-        # an erasure finds a row that became no case by its patient
-        patient = session.scalar(select(Specimen.patient).where(Specimen.external_id == specimen))
+    external_id, patient = get_row_identity(session, item.row)
     result = ImportRow(
         job_id=job.job_id,
         row=item.row.number,

@@ -30,6 +30,9 @@ from app.database import idempotency
 from app.database.tables import Case, Erasure, ImportRow, NetworkOutput, Specimen
 from app.http.errors import Conflict, NotFound
 from app.imports.archive_storage import archive_path
+from app.imports.dry_run import begin_check
+from app.imports.import_job import begin_import
+from app.imports.receiving import receive_archive
 from app.job_table import refresh_snapshots, run_maintenance
 from app.maintenance import backup
 from app.maintenance.backup import restore_backup, write_backup
@@ -242,11 +245,14 @@ def test_a_patient_of_whom_only_failed_rows_are_known_is_erased(service: Service
         erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
 
 
-def test_a_failed_row_that_names_only_the_specimen_is_forgotten_with_its_patient(service: Service) -> None:
+@pytest.mark.parametrize("begin", [begin_import, begin_check])
+def test_a_failed_row_that_names_only_the_specimen_is_forgotten_with_its_patient(service: Service, begin: Any) -> None:
+    context = service.context
     service.post("admin", "/v1/specimens", json={"external_id": f"{EXTERNAL}-slide", "patient": PATIENT})
-    send(
-        service, packed([f"missing-{FILE},{ROW},,,,{EXTERNAL}-slide", f"other-{FILE},other,,,,"], {"a.png": picture(6)})
-    )
+    rows = [f"missing-{FILE},{ROW},,,,{EXTERNAL}-slide", f"other-{FILE},other,,,,"]
+    with receive_archive(context.settings.home, 0) as receiver, context.database.write() as session:
+        receiver.write(packed(rows, {"a.png": picture(6)}))
+        begin(session, context, service.principal("admin", "cases:write"), receiver.finish())
     work_off(service.context)
     report = erase_patient_everywhere(service.context, "lead", PATIENT, "asked")
     assert report.import_rows == 2  # the file that no row is about too
