@@ -13,8 +13,8 @@ from ml.util.arrays import FloatArray, IntArray, as_label_counts
 #: Cells with two labels that a level set has at least, sets of one leading class at most (more find less: of 3,000
 #: cells with twice the true concentration .23 with four, .67 with two), and simulations.
 _CELLS, _SETS, _ROUNDS = 100, 2, 200
-#: Concentrations above this one are drawn as points.
-_POINT = np.log(1e8)
+#: Log concentrations above the second are drawn as points, below the first as certain classes.
+_CLASS, _POINT = -300.0, np.log(1e8)
 
 
 class SecondOrderError(TypedDict):
@@ -114,10 +114,10 @@ def expected_pairs(distribution: PredictiveDistribution, rows: npt.NDArray[np.in
 
 def _widening(deviations: FloatArray, patient: npt.NDArray[np.intp]) -> float:
     """Root of the design effect, at least one: spread of the mean over patients for that over as many lone cells."""
-    centred = deviations - deviations.mean(axis=0)
-    sums = np.zeros((patient.max() + 1, centred.shape[1]))
-    np.add.at(sums, patient, centred)
-    return max(1.0, float(np.sqrt(np.square(sums).sum() / max(np.square(centred).sum(), 1e-300))))
+    # not centred: of one patient nothing would be left, which proves no independence
+    sums = np.zeros((patient.max() + 1, deviations.shape[1]))
+    np.add.at(sums, patient, deviations)
+    return max(1.0, float(np.sqrt(np.square(sums).sum() / max(np.square(deviations).sum(), 1e-300))))
 
 
 def simulated_counts(rng: np.random.Generator, distribution: PredictiveDistribution, totals: IntArray) -> IntArray:
@@ -127,7 +127,7 @@ def simulated_counts(rng: np.random.Generator, distribution: PredictiveDistribut
     member = np.minimum((rng.random(len(totals)) * steps[-1] > steps).sum(axis=0), len(steps) - 1)
     mean, a = probs[member, cell], a[member, cell]
     with np.errstate(divide="ignore"):
-        shapes = np.exp(np.minimum(a, _POINT))[:, None] * mean
+        shapes = np.exp(np.clip(a, _CLASS, _POINT))[:, None] * mean
         # the logarithm of a gamma draw, which no small shape takes to zero
         logs = np.log(rng.standard_gamma(1 + shapes)) - rng.standard_exponential(shapes.shape) / shapes
     return rng.multinomial(totals, softmax(logs, axis=1))

@@ -427,7 +427,7 @@ def read_twice(seed: int, tilt: float = 0.0) -> tuple[Floats, Floats, Counts, Co
     return probs, log_alpha, rng.multinomial(2, np.stack([q, 1 - q], axis=1)), patient
 
 
-@pytest.mark.parametrize("a", [-40.0, -1.0, 0.5, np.inf])
+@pytest.mark.parametrize("a", [-np.inf, -40.0, -1.0, 0.5, np.inf])
 def test_expected_pairs_differ_as_often_as_the_distribution_does(a: float) -> None:
     probs = np.random.default_rng(1).dirichlet([1, 1, 1], (2, 9))
     mixture = DirichletMixtureCpe(probs, np.array([np.full(9, a), np.zeros(9)]), np.zeros((2, 9)))
@@ -466,6 +466,9 @@ def test_cells_that_deviate_with_their_patient_are_not_taken_for_wrong_predictio
             assert error is not None
             values.append(error["p_value"])
     assert np.mean(by_patient) > np.mean(alone) + 0.1
+    far = DirichletCpe(probs[:, ::-1], log_alpha)
+    p_values = [second_order_error(counts, far, cluster=each) for each in (None, np.zeros(400))]
+    assert [error is not None and error["p_value"] < 0.05 for error in p_values] == [True, False]  # one patient
 
 
 def test_rare_classes_share_a_level_set_and_few_cells_have_none() -> None:
