@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from experiments import reproduce_from_arguments
+from ml.calibration.calibrators import calibration_mix
 from ml.calibration.scaling import choose_scaling
 from ml.datasets.pbc import CELL_TYPES, load_pbc
 from ml.distributions.families import PointCpe, gini, softmax_probs
 from ml.reproduce.report import Reproduction, Setting
-from ml.specimens.cells import Group, Specimen, Threshold, calibration_mix
+from ml.specimens.cells import Group, Specimen, Threshold
 from ml.specimens.reads import choose_reads
 from ml.specimens.shares import SpecimenShares, measure_specimen
 from ml.training.run_folder import CachedOutputs, RunFolder, TrainConfig
@@ -74,7 +75,7 @@ class Cells:
         self.calibration = choice["chosen"]
         self.probs = softmax_probs(scaling(test.logits.astype(np.float64)))
         self.label = test.label_counts.argmax(axis=1)
-        self.mix = calibration_mix(valid.label_counts)
+        self.mix = calibration_mix(softmax_probs(scaling(valid.logits.astype(np.float64))))
         self.classes = tuple(kind.code for kind in CELL_TYPES)
 
     def draw(self, rng: np.random.Generator, inside: int) -> IntArray:

@@ -1,6 +1,7 @@
 """Shares of classes in a specimen, decisions at thresholds, and the reads that would settle them."""
 
-from ml.specimens.cells import Group, NamedReads, Specimen, Threshold, calibration_mix
+from ml.calibration.calibrators import calibration_mix
+from ml.specimens.cells import Group, NamedReads, Specimen, Threshold
 from ml.specimens.laboratory import (
     CoverageBand,
     GroupKnowledge,

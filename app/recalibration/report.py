@@ -85,6 +85,7 @@ class FitOut(ResponseModel):
     joint: JointFitOut | None = None
     refinement: RefinementOut | None = None
     adaptation: AdaptationOut | None = None
+    class_mix: list[float] | None = None
 
 
 class RecalibrationFindings(ResponseModel):

@@ -66,7 +66,7 @@ from app.releases.service import (
     register_release,
     served_release_id,
 )
-from ml.calibration.calibrators import Calibration, FitDocument, calibrate, fitted_level
+from ml.calibration.calibrators import Calibration, FitDocument, calibrate, calibration_mix, fitted_level
 from ml.calibration.domain_adaptation import FEWEST_PAIRS, recalibrate_for_annotators
 from ml.distributions.families import PredictiveDistribution
 from ml.messages import Message
@@ -74,8 +74,7 @@ from ml.metrics.losses import Verdict, verdict_of
 from ml.metrics.paired_difference import Change
 from ml.release.artifact import Release, read_release, write_recalibrated
 from ml.release.card import CardContents
-from ml.specimens.cells import calibration_mix
-from ml.util.arrays import FloatArray, IntArray
+from ml.util.arrays import IntArray
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,6 @@ class FittedCalibration:
 
     calibration: Calibration
     report: FitDocument
-    # (K,) of the cells by their planned labels, which every cell has
-    class_mix: FloatArray
 
 
 def require_labels(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod, plan: ChangePlan) -> None:
@@ -131,26 +128,30 @@ def require_labels(labelled: LabelledOutputs, parent: Release, method: Recalibra
 def fit_calibration(labelled: LabelledOutputs, parent: Release, method: RecalibrationMethod) -> FittedCalibration:
     """Fit the champion's successor."""
     logits, features = parent.by_members(labelled.outputs.logits, labelled.outputs.features)
-    groups, mix = labelled.outputs.groups, calibration_mix(labelled.planned)
+    groups = labelled.outputs.groups
     if method == "adapt":
         adaptation = recalibrate_for_annotators(
             parent.calibration, logits, features, labelled.counts, groups, pair_label_counts=labelled.planned
         )
-        figures: FitDocument = {"n_fit": len(labelled.counts), "n_cv": 0, "adaptation": adaptation.figures}
-        return FittedCalibration(adaptation.calibration, figures, mix)
+        mix = calibration_mix(adaptation.calibration.apply(logits, features).class_probs).tolist()
+        figures = FitDocument(n_fit=len(labelled.counts), n_cv=0, adaptation=adaptation.figures, class_mix=mix)
+        return FittedCalibration(adaptation.calibration, figures)
     level = fitted_level(parent.card["calibration"])
     report = calibrate(
         logits, features, labelled.counts, groups, method=method, scaling_label_counts=labelled.planned, level=level
     )
-    return FittedCalibration(report.calibration, report.report, mix)
+    return FittedCalibration(report.calibration, report.report)
 
 
 def fit_document_for_card(parent: Release, made: FittedCalibration) -> FitDocument:
     """Fit document for the card; for an adapted calibration the original fit and the adaptation."""
-    adaptation = made.report.get("adaptation")
-    if adaptation is None:
+    if "adaptation" not in made.report:
         return made.report
-    return {**parent.card["calibration"], "adaptation": adaptation}
+    return {
+        **parent.card["calibration"],
+        "adaptation": made.report["adaptation"],
+        "class_mix": made.report["class_mix"],
+    }
 
 
 def select_labelled_outputs(outputs: StoredOutputs, counts: IntArray, planned: IntArray) -> LabelledOutputs:
@@ -375,7 +376,6 @@ def _build_candidate_card(
             "gate": findings.gate.to_dict(),
             "method": findings.method,
             "kept_for_sets": findings.n_kept_for_sets,
-            "class_mix": made.class_mix.tolist(),
         },
     }
 

@@ -19,7 +19,8 @@ from app.triage.queries import current_policy
 from app.triage.rules import plan_reads
 from app.triage.urgency import lock_open_reads, set_due
 from ml.distributions.families import PredictiveDistribution, has_concentration
-from ml.specimens.cells import Group, NamedReads, Threshold, calibration_mix
+from ml.release.card import CardContents
+from ml.specimens.cells import Group, NamedReads, Threshold
 from ml.specimens.cells import Specimen as SpecimenOfCells
 from ml.specimens.reads import choose_reads
 from ml.specimens.shares import SpecimenShares, measure_specimen
@@ -33,7 +34,7 @@ class SpecimenCells:
     specimen_id: uuid.UUID
     release_id: uuid.UUID
     classes: list[str]
-    # class frequencies (K,) of the release's calibration cells; None where its card has none
+    # class mix (K,) for which the release is calibrated; None if its card has none
     mix: FloatArray | None
     # in their order
     case_ids: list[uuid.UUID]
@@ -80,18 +81,20 @@ def cells_of_specimen(session: Session, specimen_id: uuid.UUID) -> SpecimenCells
     n_cells = len({row.CasePrediction.case_id for row in rows})
     ids = [row.case_id for row in kept]
     prior = stored_predictions(kept)
-    return SpecimenCells(specimen_id, release_id, classes, _mix_of(release), ids, prior, n_cells - len(ids))
+    return SpecimenCells(
+        specimen_id, release_id, classes, calibration_mix_on(release.card), ids, prior, n_cells - len(ids)
+    )
 
 
-def _mix_of(release: ReleaseRow) -> FloatArray | None:
-    """Class frequencies of the calibration cells by a release's card: of the labels here, or of those it came with."""
-    recalibrated = release.card.get("recalibration", {}).get("class_mix")
-    if recalibrated:
-        return np.array(recalibrated)
-    counts = release.card.get("data", {}).get("class_counts", {}).get("calibration")
-    if not counts or len(counts) != len(release.card["classes"]) or not sum(counts):
+def calibration_mix_on(card: CardContents) -> FloatArray | None:
+    """Class mix for which a release is calibrated; by the labels of those cells on a card without it."""
+    if mix := card["calibration"].get("class_mix"):
+        return np.array(mix)
+    by_partition = card["data"]["class_counts"]
+    counts = np.array(by_partition.get("calibration", by_partition.get("valid", [])), dtype=float)
+    if len(counts) != len(card["classes"]) or not counts.sum():
         return None
-    return calibration_mix(np.repeat(np.eye(len(counts), dtype=np.int64), counts, axis=0))
+    return np.asarray((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))
 
 
 def reporting_groups(policy: PolicyRow, classes: Sequence[str]) -> list[Group]:

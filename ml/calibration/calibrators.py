@@ -47,10 +47,10 @@ from ml.calibration.scaling import METHODS, Choice, Method, Scaling, choose_scal
 from ml.dataframes import same_rows
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.distributions.likelihood import multinomial_log_likelihood
-from ml.util.arrays import FloatArray, as_features, as_label_counts, as_logits, refuse_probabilities
+from ml.util.arrays import FloatArray, as_class_probs, as_features, as_label_counts, as_logits, refuse_probabilities
 from ml.util.splits import held_out_folds, split_folds, split_partitions
 
-__all__ = ["Calibration", "FitDocument", "FitReport", "calibrate"]
+__all__ = ["Calibration", "FitDocument", "FitReport", "calibrate", "calibration_mix"]
 
 #: Cases with two labels below which nothing is refined: five folds of them say nothing.
 FEWEST_PAIRS = 50
@@ -103,6 +103,7 @@ class FitDocument(TypedDict):
     joint: NotRequired[JointFit]
     refinement: NotRequired[RefinementChoice]
     adaptation: NotRequired[AdaptationDocument]
+    class_mix: NotRequired[list[float]]  # (K,) ``calibration_mix`` of the cells of the fit
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,18 @@ def calibrate(
     calibration = Calibration(scaling, head)
     if refined and head is not None and kind is not None:
         calibration, report["refinement"] = _refine(calibration, head, kind, cases, groups, seed, level)
+    report["class_mix"] = calibration_mix(calibration.apply(scores, hidden).class_probs).tolist()
     return FitReport(calibration, report)
+
+
+def calibration_mix(class_probs: npt.ArrayLike) -> FloatArray:
+    """Mix m (K,) for which a release is calibrated: mean of its class probabilities (N, K), half a cell in all added.
+
+    Not the frequencies of labels: f ∘ π / m leaves π = m at rest only if m is the mean of f, and few labels miss rare
+    classes.
+    """
+    probs = as_class_probs(class_probs)
+    return np.asarray((probs.sum(axis=0) + 0.5 / probs.shape[1]) / (len(probs) + 0.5))
 
 
 def _fit_jointly(

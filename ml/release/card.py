@@ -141,7 +141,6 @@ class RecalibrationDocument(TypedDict):
     gate: Mapping[str, object]
     method: str
     kept_for_sets: int
-    class_mix: NotRequired[list[float]]  # class frequencies of the planned labels that calibrated it, of a cell each
 
 
 class AdoptedDocument(TypedDict):

@@ -123,7 +123,7 @@ class Specimen(EqualByValue):
     cells: tuple[str, ...]  # (n,) identifiers, each once
     classes: tuple[str, ...]  # (K,) codes, each once
     prior: PredictiveDistribution  # the release's predictions of the cells
-    mix: FloatArray  # (K,) class frequencies m of the calibration cells, positive, in sum one (``calibration_mix``)
+    mix: FloatArray  # (K,) m for which the release is calibrated, positive, in sum one (``calibration_mix``)
     label_counts: IntArray | None = None  # (n, K) blinded labels of annotators taken as alike
     n_annotators: int = 0  # distinct annotators of these labels
     named: NamedReads | None = None  # labels by annotators with matrices, in place of counts
@@ -195,20 +195,6 @@ class Specimen(EqualByValue):
         else:
             by_draw = _named_posteriors(prior, self.named, rows, columns)
         return _stacked(by_draw, len(rows), len(columns))
-
-
-def calibration_mix(label_counts: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> FloatArray:
-    """Class frequencies m (K,) of calibration cells with labels (N, K), and half a label of all classes together.
-
-    A cell counts once however many labels it has, by its weight 1/π (N,) if triage chose the cells.
-    """
-    refuse_row_names(label_counts=label_counts, weights=weights)
-    counts = as_label_counts(label_counts)
-    totals = counts.sum(axis=1)
-    weight = np.ones(len(counts)) if weights is None else as_vector(weights, len(counts), "weights", 0, np.inf)
-    weight = np.where(totals > 0, weight, 0.0)
-    sums = weight @ (counts / np.maximum(totals, 1)[:, None])
-    return np.asarray((sums + 0.5 / counts.shape[1]) / (weight.sum() + 0.5))
 
 
 def seeded(key: str) -> np.random.Generator:

@@ -26,6 +26,7 @@ from app.releases.registration import add_release
 from app.releases.service import move_alias
 from app.triage.rules import summarise_posterior
 from ml.calibration.calibration import Calibration, Refinement, Summaries
+from ml.calibration.calibrators import calibration_mix
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import DisagreementMap, PairHead
 from ml.calibration.domain_adaptation import recalibrate_for_annotators
@@ -38,7 +39,6 @@ from ml.metrics import evaluate
 from ml.release.artifact import FAMILIARITY_FILE, read_release, write_recalibrated
 from ml.release.ood_detector import OodScores
 from ml.release.predictor import Prediction, Predictor, prediction_of
-from ml.specimens.cells import calibration_mix
 from ml.tables.reading import read_table
 from ml.training.calibrate import calibrate_run
 from ml.training.export import export_run
@@ -472,8 +472,8 @@ def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Se
     candidate = read_release(service.context.settings.releases_folder / report["release"])
     assert candidate.calibration.to_dict() == wanted.calibration.to_dict()
     assert candidate.network_sha256 == parent.network_sha256
-    assert candidate.card["calibration"] == {**parent.card["calibration"], "adaptation": change}
-    assert candidate.card["recalibration"]["class_mix"] == calibration_mix(counts).tolist()
+    mix = calibration_mix(wanted.calibration.apply(kept.logits, kept.features).class_probs).tolist()
+    assert candidate.card["calibration"] == {**parent.card["calibration"], "adaptation": change, "class_mix": mix}
     words = f"adapted to other annotators by {change['n_double_reads']} cells"
     assert words in (candidate.path / "README.md").read_text()
     # a third of the pairs is left without each of three readers: too few, and told so

@@ -17,6 +17,7 @@ from app.database.tables import (
     Case,
     ReaderDraw,
     ReadRequest,
+    ReleaseRow,
     Specimen,
     SpecimenKnowledge,
     SpecimenResult,
@@ -24,9 +25,11 @@ from app.database.tables import (
 )
 from app.maintenance.erasure import erase_patient_everywhere
 from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
+from app.releases.service import served_release_id
 from app.specimens.learning import learn_from_specimens
 from app.specimens.measuring import refresh_specimen, refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
+from app.triage.specimen_reads import calibration_mix_on
 from ml.specimens.cells import Group, Threshold
 from ml.specimens.shares import measure_specimen
 from tests.app.test_leases import classes_of
@@ -170,6 +173,21 @@ def test_without_groups_each_class_is_one_and_few_cells_keep_the_training_mix(se
     assert sum(group["slide"]["share"] for group in document["groups"]) == pytest.approx(1)
     assert sum(group["count"] for group in document["groups"]) == 3
     assert (document["mix"], len(document["warnings"])) == ("training", 1)
+
+
+def test_a_release_has_the_mix_of_its_predictions_or_else_of_its_calibration_cells(service: Service) -> None:
+    """A folder with partitions `train` and `valid` has no partition `calibration`."""
+    with service.context.database.read_moment() as session:
+        card = session.get_one(ReleaseRow, served_release_id(session)).card
+    assert calibration_mix_on(card) == pytest.approx(card["calibration"]["class_mix"])
+    old = card | {"calibration": {name: made for name, made in card["calibration"].items() if name != "class_mix"}}
+    n_classes = len(card["classes"])
+    rare_last = [10] * (n_classes - 1) + [1]
+    by_labels = (np.array(rare_last) + 0.5 / n_classes) / (sum(rare_last) + 0.5)
+    for part in ("calibration", "valid"):
+        counted = old | {"data": card["data"] | {"class_counts": {part: rare_last, "train": [5] * n_classes}}}
+        assert calibration_mix_on(counted) == pytest.approx(by_labels)
+    assert calibration_mix_on(old | {"data": card["data"] | {"class_counts": {"train": rare_last}}}) is None
 
 
 @pytest.mark.both_databases

@@ -4,12 +4,14 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import scipy.stats
 from scipy.special import betaincinv, expit, gammaln, logit
 
 from ml.annotations import Annotations
 from ml.annotators.confusions import ReaderModel
+from ml.calibration.calibrators import calibration_mix
 from ml.distributions.families import (
     DirichletCpe,
     DirichletMixtureCpe,
@@ -17,8 +19,9 @@ from ml.distributions.families import (
     PointCpe,
     PredictiveDistribution,
     members_of,
+    softmax_probs,
 )
-from ml.specimens.cells import Group, Members, NamedReads, Specimen, Threshold, calibration_mix, seeded
+from ml.specimens.cells import Group, Members, NamedReads, Specimen, Threshold, seeded
 from ml.specimens.laboratory import (
     GroupKnowledge,
     Laboratory,
@@ -518,10 +521,30 @@ def test_the_strength_of_the_shift_is_learned_within_its_range() -> None:
     assert fit_kappa([specimen(certain_cells([5, 0, 0, 0]))]) == 2.0
 
 
-def test_the_calibration_mix_counts_cells_by_their_weights() -> None:
-    counts = [[2, 0], [0, 1], [0, 0], [1, 1]]
-    assert calibration_mix(counts) == pytest.approx([1.75 / 3.5, 1.75 / 3.5])
-    assert calibration_mix(counts, [3, 1, 9, 2]) == pytest.approx([4.25 / 6.5, 2.25 / 6.5])
+def test_the_calibration_mix_is_that_of_the_predictions() -> None:
+    assert calibration_mix([[1, 0], [0.5, 0.5], [0, 1]]) == pytest.approx([0.5, 0.5])
+    assert calibration_mix([[1, 0], [0.5, 0.5]]) == pytest.approx([1.75 / 2.5, 0.75 / 2.5])
+    with pytest.raises(ValueError, match="class_probs"):
+        calibration_mix([[2, 0], [0, 1]])  # label counts
+
+
+def test_a_class_that_a_network_overstates_does_not_grow_in_a_specimen() -> None:
+    """Its probabilities are twice too high in calibration cells and in specimens, so the mix takes that out."""
+    rng, means = np.random.default_rng(0), []
+    mix = np.array([0.01, 0.09, 0.3, 0.6])
+
+    def overstated(classes: npt.NDArray[np.intp]) -> FloatArray:
+        evidence = rng.normal(size=(len(classes), 4)) + 2 * np.eye(4)[classes]
+        return softmax_probs(np.log(mix) + 2 * evidence + np.log([2, 1, 1, 1]))
+
+    calibrated_for = calibration_mix(overstated(rng.choice(4, 1_000, p=mix)))
+    for number in range(5):
+        probs = overstated(rng.choice(4, 200, p=[0.003, 0.097, 0.3, 0.6]))
+        cells = tuple(f"{row:03d}" for row in range(200))
+        one = Specimen(str(number), cells, CLASSES, PointCpe(probs), calibrated_for, target="label")
+        means.append(measure_specimen(one, [BLASTS]).groups[0].patient.share)
+    # by the frequencies of labels, .01 of this class, five times as much
+    assert np.mean(means) < 0.008
 
 
 @pytest.mark.parametrize(
