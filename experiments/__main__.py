@@ -21,6 +21,7 @@ QUICK = {
     "reader_drift": "--years 2 --shifts 2",
     "scale": "",
     "selection": "--laboratories 2 --cases 300",
+    "specimen_mix": "--quick",
     "specimens_in_a_laboratory": "--quick",
 }
 
