@@ -96,7 +96,9 @@ def _read_specimens(session: Session, release_id: uuid.UUID) -> list[SpecimenCel
     )
     ids = session.execute(statement.order_by(Specimen.id.desc()).limit(_READ)).scalars().all()
     cells = [cells_of_specimen(session, specimen_id) for specimen_id in ids]
-    return [one for one in cells if one is not None and one.release_id == release_id]
+    found = [one for one in cells if one is not None and one.release_id == release_id]
+    # a chain of labels may end in a retraction
+    return [one for one in found if all(map(final_opinions(session, one.case_ids).get, one.case_ids))]
 
 
 def _predict_shares(

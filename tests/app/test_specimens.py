@@ -24,7 +24,7 @@ from app.database.tables import (
 )
 from app.maintenance.erasure import erase_patient_everywhere
 from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
-from app.specimens.learning import learn_from_specimens
+from app.specimens.learning import check_specimens, learn_from_specimens
 from app.specimens.measuring import refresh_specimen, refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
 from ml.specimens.cells import Group, Threshold
@@ -402,6 +402,20 @@ def test_shares_of_cells_that_are_erased_meanwhile_are_not_stored(service: Servi
             wait_until(lambda: bool(service.rows(_WAITING)), 20, "nobody waits for the erasure")
         measuring.result(20)
     assert service.scalars(select(SpecimenResult.specimen_id)) == []
+
+
+@pytest.mark.both_databases
+def test_a_specimen_with_a_retracted_label_is_not_completely_read(service: Service) -> None:
+    label = service.outside_label(add_cells(service, "S-1", 1)[0], "r1", "blast")["label"]["id"]
+    store(service, "S-2 cell", cell_png(9), {"r1": 0}, specimen="S-2")
+
+    def n_read() -> set[int]:
+        with service.context.database.read() as session:
+            return {check.n_specimens for check in check_specimens(session)}
+
+    assert n_read() == {2}
+    gone = service.post("outside", f"/v1/labels/{label}/retraction", json={"reason": "a slip"})
+    assert (gone.status_code, n_read()) == (201, {1})
 
 
 @pytest.mark.slow
