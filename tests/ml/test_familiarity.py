@@ -37,8 +37,8 @@ from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import read_table
 from ml.training.export import export_run
-from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite
-from ml.training.run_folder import RunFolder
+from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite, stain_and_labels
+from ml.training.run_folder import CachedOutputs, RunFolder
 from ml.util.arrays import FloatArray
 from tests.support.command import run_here
 from tests.support.images import encode
@@ -372,6 +372,14 @@ def test_the_suite_tells_what_the_release_says_of_each_shift(predictor: Predicto
     write_chart(shift_chart(rows), tmp_path / "shifts.svg")
     drawn = "".join(ElementTree.parse(tmp_path / "shifts.svg").getroot().itertext())
     assert all(shift.name in drawn for shift in STANDARD_SHIFTS)
+
+
+def test_the_class_mix_of_held_out_labels_counts_each_cell_once() -> None:
+    counts = np.array([[6, 0], [1, 1], [0, 1], [0, 1], [0, 0], [9, 0]])
+    part, none = np.array(["test"] * 5 + ["calibration"]), np.zeros((6, 1), dtype=np.float32)
+    outputs = CachedOutputs(none, none, none, counts, part, part, part)
+    seen = stain_and_labels(np.zeros((2, 4, 4, 3), dtype=np.uint8), outputs)
+    assert (seen["label_share"], seen["n_labels"]) == ([0.375, 0.625], 4)
 
 
 @pytest.mark.slow
