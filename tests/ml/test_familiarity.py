@@ -519,6 +519,9 @@ def test_a_check_is_fitted_to_images_and_travels_with_the_release(
     fitted, again = (add_ood_check(before, cells, tmp_path / name) for name in ("one", "two"))
     assert fitted.card_sha256 == again.card_sha256
     assert set(fitted.card["files"]) - set(before.card["files"]) == {FAMILIARITY_FILE}
+    assert fitted.detector is not None
+    assert fitted.card["reference"]["false_alarm_rate"] == fitted.detector.false_alarm_rate
+    assert "false_alarm_rate" not in before.card["reference"]
     assert fitted.network_sha256 == before.network_sha256
     assert "240 images" in fitted.card["limits_of_use"][-1]
     assert (fitted.path / "README.md").read_bytes() == (unchecked / "README.md").read_bytes()
