@@ -24,7 +24,7 @@ from app.database.tables import (
 )
 from app.maintenance.erasure import erase_patient_everywhere
 from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
-from app.specimens.learning import check_specimens, learn_from_specimens
+from app.specimens.learning import check_specimens, learn, learn_from_specimens
 from app.specimens.measuring import refresh_specimen, refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
 from ml.specimens.cells import Group, Threshold
@@ -416,6 +416,29 @@ def test_a_specimen_with_a_retracted_label_is_not_completely_read(service: Servi
     assert n_read() == {2}
     gone = service.post("outside", f"/v1/labels/{label}/retraction", json={"reason": "a slip"})
     assert (gone.status_code, n_read()) == (201, {1})
+
+
+@pytest.mark.both_databases
+def test_annotators_differ_by_what_they_mean_and_not_by_their_slips(service: Service) -> None:
+    cells, slips = add_cells(service, "S-1", 3), []
+    for case_id in cells:
+        service.outside_label(case_id, "r1", "blast")
+        slips.append(service.outside_label(case_id, "r2", "lymphocyte")["label"]["id"])
+
+    def tilt() -> float | None:
+        with service.context.database.read() as session:
+            return learn(session).groups["blast"]["tilt"]
+
+    assert (tilt() or 0) > 0
+    meant = [
+        service.post("outside", f"/v1/labels/{one}/revisions", json={"label": "blast", "reason": "slip"})
+        for one in slips
+    ]
+    assert ({answer.status_code for answer in meant}, tilt()) == ({201}, 0)
+    for answer in meant:
+        path = f"/v1/labels/{answer.json()['label']['id']}/retraction"
+        assert service.post("outside", path, json={"reason": "another slide"}).status_code == 201
+    assert tilt() is None
 
 
 @pytest.mark.slow
