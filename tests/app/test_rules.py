@@ -312,6 +312,12 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     assert measure_drift(cases(100, 2), older)[0].feature_shift is None
 
 
+def test_a_lighter_stain_is_told_with_the_minus_sign_of_the_pages() -> None:
+    stain = np.array([REFERENCE["stain_mean"]]) - 2 * np.array([REFERENCE["stain_sd"]])
+    (told,) = measure_drift(cases(50, 2, stain=np.repeat(stain, 50, axis=0)), REFERENCE)[0].warnings
+    assert told == "the stain has moved by \N{MINUS SIGN}2.0 standard deviations of the reference"
+
+
 @pytest.mark.parametrize("unlabelled", [False, True])
 def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labels(unlabelled: bool) -> None:
     n, rng = 300, np.random.default_rng(8)
