@@ -1,4 +1,4 @@
-"""Note when an outside annotator gave a label, and which row of a label file failed in an import."""
+"""Note when an outside annotator gave a label, which row of an import failed, and π of cells at a day's threshold."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +14,7 @@ _VIEW = "counted_labels AS SELECT * FROM labels WHERE purpose = 'read'"
 def upgrade() -> None:
     op.add_column("labels", sa.Column("given_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("import_rows", sa.Column("place", sa.Text(), nullable=True))
+    op.add_column("daily_thresholds", sa.Column("at_threshold", sa.Float(precision=53), nullable=True))
     if op.get_bind().dialect.name == "postgresql":  # there a view has the columns of the time when it was made
         op.execute(f"CREATE OR REPLACE VIEW {_VIEW}")
         # nor statistics of what must not outlive a patient who is erased
@@ -21,6 +22,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.drop_column("daily_thresholds", "at_threshold")
     op.drop_column("import_rows", "place")
     op.execute("DROP VIEW counted_labels")
     op.drop_column("labels", "given_at")
