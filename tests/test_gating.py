@@ -154,6 +154,13 @@ def test_with_fewer_than_three_annotators_it_works_and_says_what_it_could_not_ch
     assert any("Dependence on a single annotator cannot be checked" in text for text in found.findings)
 
 
+def test_a_fall_is_told_with_the_minus_sign_of_the_pages_and_a_rise_with_a_plus() -> None:
+    (told, *_) = decide_gate(evidence(-0.3, 0.0), 1).findings
+    assert "L changes by \N{MINUS SIGN}0." in told
+    (told, *_) = decide_gate(evidence(0.3, 0.0), 1).reasons
+    assert "L changes by +0." in told
+
+
 @undone(
     "T18",
     "a candidate that one annotator carries alone is refused",

@@ -143,7 +143,7 @@ def _list_limits(limiters: Sequence[Limiter], settings: Settings) -> list[LimitO
 
 def _describe_workers(session: Session) -> str:
     if not count_living_workers(session):
-        return "no worker lives; jobs wait"
+        return "no worker is running; jobs wait"
     missing = [f"{row.executor_id} since {row.seen_at:%Y-%m-%d %H:%M} UTC" for row in list_missing_workers(session)]
     return f"missing: {', '.join(missing)}" if missing else "ok"
 

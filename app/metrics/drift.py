@@ -9,11 +9,12 @@ from scipy.special import bdtrc, ndtr
 
 from app.metrics.dataset import EvaluationDataset
 from app.metrics.schemas import DriftOut, MixChangeOut
-from ml.messages import Message, messages
+from ml.messages import Message, Number, messages
 from ml.metrics.cases import class_frequencies, numbers_of
 from ml.metrics.homogeneity_test import ClassMixChange, estimate_mix_change, mix_change_of_patients
 from ml.release.card import ReferenceDocument
 from ml.release.ood_detector import FAMILIAR_SHARE
+from ml.util import number_format
 from ml.util.arrays import FloatArray, IntArray
 
 #: Stain farther from the reference than this many of its standard deviations is warned about.
@@ -31,7 +32,7 @@ _MIN_CASES = 20
 _FEATURES, _STAIN, _UNLIKE, _MIX = messages(
     (
         "the network's features{where} have moved by {moved:.1f} standard deviations of the reference",
-        "the stain{where} has moved by {abs:+.1f} standard deviations of the reference",
+        "the stain{where} has moved by {abs} standard deviations of the reference",
         "{n_cases:.1%} of the images{where} are out of distribution ({expected:.1%} expected)",
         "the mix of labels{where} differs from the reference by {distance:.0%} (total variation)",
     )
@@ -103,7 +104,7 @@ def _measure_group_drift(
     if moved is not None and moved > FEATURE_LIMIT and p_moved < P_LIMIT:
         warnings.append(Message(_FEATURES, where=where, moved=moved))
     if stain is not None and max(abs(value) for value in stain) > STAIN_LIMIT:
-        warnings.append(Message(_STAIN, where=where, abs=max(stain, key=abs)))
+        warnings.append(Message(_STAIN, where=where, abs=Number(number_format.change(max(stain, key=abs), 1))))
     if chance < P_LIMIT:
         warnings.append(Message(_UNLIKE, n_cases=unfamiliar / checked, where=where, expected=expected))
     if mix is not None and _is_notable_mix_change(mix):

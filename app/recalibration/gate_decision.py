@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from app.recalibration.preconditions import describe_required_cases
-from ml.messages import Message, joined, listed, messages
+from ml.messages import Message, Number, joined, listed, messages
 from ml.metrics.jackknife import Estimate, ModelAssisted
 from ml.metrics.paired_difference import (
     Change,
@@ -19,6 +19,7 @@ from ml.metrics.paired_difference import (
     losses_of,
     shifts_of,
 )
+from ml.util import number_format
 
 #: Probability that a candidate of annotators who are alike is refused because it seems to lean on one of them.
 FALSE_REFUSALS = 0.025
@@ -148,9 +149,9 @@ def _told(found: tuple[str, Estimate | ModelAssisted, float | None]) -> Message 
     if loss.se is None or p is None:
         return None
     return Message(
-        "{name} changes by {value:+.4f} ± {se:.4f} ({p})",
+        "{name} changes by {value} ± {se:.4f} ({p})",
         name=name,
-        value=loss.value,
+        value=Number(number_format.change(loss.value, 4)),
         se=loss.se,
         p=Message("p < {p:g}", p=0.0001) if p < 0.0001 else Message("p = {p:.4f}", p=p),
     )

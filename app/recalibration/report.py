@@ -5,6 +5,7 @@ from typing import Any, cast
 from app.http.models import MetricsByName, ResponseModel
 from app.recalibration.change_plan import ChangePlan
 from app.releases.service import Gate
+from ml.calibration.calibrators import Level
 from ml.calibration.domain_adaptation import AdaptationDocument
 from ml.metrics.losses import Verdict
 
@@ -78,6 +79,7 @@ class FitOut(ResponseModel):
 
     n_fit: int
     n_cv: int
+    level: Level | None = None
     temperature: ChoiceOut | None = None
     vector: ChoiceOut | None = None
     matrix: ChoiceOut | None = None

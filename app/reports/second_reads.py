@@ -26,8 +26,8 @@ class RequestedReads:
     by: ScoreName
     # cells that are unlike the training cells come first, near-duplicates last
     score: FloatArray
-    # 1 if the rule selects the cell, 0 if not; of graded reads their probability; None while a daily rule has no
-    # threshold, and of a rule that chooses by specimen. Random-sample reads are extra
+    # 1 if the rule selects the cell, 0 if not; of a cell at its threshold and of graded reads their probability; None
+    # while a daily rule has no threshold, and of a rule that chooses by specimen. Random-sample reads are extra
     selected: FloatArray | None
 
 
@@ -42,10 +42,11 @@ def apply_policy(session: Session, release_id: uuid.UUID, cohort: metric_service
     near = np.array([case_id in twins for case_id in ids], dtype=bool)
     unlike = np.asarray(data.out_of_distribution != 0)
     pi = second_read_probabilities(rule, data.disagreement_probs, gain, unlike, near)
+    beyond_audit = np.where(pi > rule.audit_rate, pi, pi >= 1)
     score = np.where(np.isnan(gain), data.disagreement_probs, gain)
     return RequestedReads(
         policy_version=current_policy(session).version,
         by=by,
         score=np.where(unlike, 1.0, np.where(near, 0.0, score)),
-        selected=None if math.isinf(rule.threshold) else pi if rule.score == "graded" else (pi >= 1).astype(np.float64),
+        selected=None if math.isinf(rule.threshold) else pi if rule.score == "graded" else beyond_audit,
     )

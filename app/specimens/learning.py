@@ -14,6 +14,7 @@ from app.audit.chain import events
 from app.cases.service import is_provisional
 from app.context import ServiceContext
 from app.database.tables import Case, CasePrediction, CountedLabel, Specimen, SpecimenKnowledge
+from app.metrics.service import blind_labels, label_rows
 from app.releases.service import class_codes, existing_release, served_release_id
 from app.specimens.measuring import final_opinions, knowledge_of, laboratory_of, with_labels
 from app.triage.service import SpecimenCells, cells_of_specimen, current_policy, differential_groups
@@ -96,7 +97,9 @@ def _read_specimens(session: Session, release_id: uuid.UUID) -> list[SpecimenCel
     )
     ids = session.execute(statement.order_by(Specimen.id.desc()).limit(_READ)).scalars().all()
     cells = [cells_of_specimen(session, specimen_id) for specimen_id in ids]
-    return [one for one in cells if one is not None and one.release_id == release_id]
+    found = [one for one in cells if one is not None and one.release_id == release_id]
+    # a chain of labels may end in a retraction
+    return [one for one in found if all(map(final_opinions(session, one.case_ids).get, one.case_ids))]
 
 
 def _predict_shares(
@@ -128,24 +131,12 @@ def _label_shares(session: Session, cells: SpecimenCells) -> tuple[FloatArray, f
 
 
 def _planned_labels(session: Session, classes: Sequence[str]) -> Annotations:
-    """The newest planned blind labels, final ones, by annotator."""
-    newest = (
-        select(CountedLabel.case_id, CountedLabel.annotator_id, CountedLabel.class_code)
-        .where(
-            CountedLabel.kind == "label",
-            CountedLabel.blind.is_(True),
-            CountedLabel.round == "planned",
-            CountedLabel.class_code.in_(classes),
-            ~is_provisional(CountedLabel.case_id, CountedLabel.annotator_id),
-        )
-        .order_by(CountedLabel.id.desc())
-        .limit(_LABELS)
-    )
-    rows = session.execute(newest).all()
-    cases, case = np.unique([row.case_id.bytes for row in rows], return_inverse=True)
-    people, annotator = np.unique([row.annotator_id.bytes for row in rows], return_inverse=True)
-    label = np.array([classes.index(str(row.class_code)) for row in rows], dtype=np.int64)
-    return Annotations(case, annotator, label, len(cases), len(people), len(classes))
+    """The newest planned labels that may judge, by annotator."""
+    newest = blind_labels().where(CountedLabel.class_code.in_(classes)).order_by(None).order_by(CountedLabel.id.desc())
+    labels = label_rows(session, newest.limit(_LABELS), None)
+    cases, case = np.unique([label.case_id.bytes for label in labels], return_inverse=True)
+    given = np.array([classes.index(label.class_code) for label in labels], dtype=np.int64)
+    return Annotations.of_names(case, [label.annotator for label in labels], given, len(cases), len(classes))
 
 
 def _setting(session: Session) -> tuple[uuid.UUID, list[str], list[Group]]:

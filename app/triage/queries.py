@@ -2,7 +2,7 @@
 
 import math
 from datetime import datetime, timedelta
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from sqlalchemy import func, select
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.database.engine import insert_if_absent
 from app.database.tables import Alias, Case, CasePrediction, DailyThreshold, PolicyRow, ReleaseRow, time_of
 from app.predictions.service import champion_first_order
-from app.triage.rules import Score, TriageRule, capacity_scale, capacity_threshold
+from app.triage.rules import Score, TriageRule, capacity_at_threshold, capacity_scale, capacity_threshold
 
 #: Rules that spend a number of second reads per day: the cases of earlier days set their threshold, or scale.
 DAILY = ("capacity", "graded")
@@ -43,16 +43,24 @@ def all_policies(session: Session) -> list[PolicyRow]:
     return list(session.execute(select(PolicyRow).order_by(PolicyRow.version.desc())).scalars())
 
 
-def rule_of(policy: PolicyRow, threshold: float | None) -> TriageRule:
+class DayThreshold(NamedTuple):
+    """Threshold of a day, and π of a case whose score it is; None for none."""
+
+    threshold: float | None
+    at_threshold: float | None = None
+
+
+def rule_of(policy: PolicyRow, of_day: DayThreshold) -> TriageRule:
     """A policy as a pure rule."""
     scores: dict[str, Score] = {name: name for name in get_args(Score)}
     return TriageRule(
         score=scores.get(policy.rule, "disagreement"),
-        threshold=math.inf if threshold is None else threshold,
+        threshold=math.inf if of_day.threshold is None else of_day.threshold,
         audit_rate=policy.audit_rate,
         target_error=policy.target_error,
         adjudicate_below=policy.adjudicate_below,
         max_labels=policy.max_labels,
+        at_threshold=of_day.at_threshold or 0.0,
     )
 
 
@@ -62,33 +70,35 @@ def current_rule(session: Session) -> TriageRule:
     return rule_of(policy, threshold_of(session, policy, time_of(session)))
 
 
-def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> float | None:
+def threshold_of(session: Session, policy: PolicyRow, at: datetime) -> DayThreshold:
     """Return the threshold of a policy on a day, or the scale of a graded rule; None selects no case."""
     # Before the day's threshold of a rule that spends a number of reads is set, this is what it will be.
     if policy.rule not in DAILY:
-        return policy.threshold
+        return DayThreshold(policy.threshold)
     stored = session.get(DailyThreshold, (policy.version, at.date().isoformat()))
-    return _threshold_before(session, policy, at)[0] if stored is None else stored.threshold
+    if stored is None:
+        return _threshold_before(session, policy, at)[0]
+    return DayThreshold(stored.threshold, stored.at_threshold)
 
 
-def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> float | None:
+def set_threshold(session: Session, policy: PolicyRow, at: datetime) -> DayThreshold:
     """Threshold of a policy on a day; a rule that spends reads sets it once and keeps it until midnight (UTC)."""
     if policy.rule not in DAILY:
-        return policy.threshold
+        return DayThreshold(policy.threshold)
     day = at.date().isoformat()
     if session.get(DailyThreshold, (policy.version, day)) is None:
-        threshold, n_cases = _threshold_before(session, policy, at)
-        values = {"policy_version": policy.version, "day": day, "threshold": threshold, "n_cases": n_cases}
+        of_day, n_cases = _threshold_before(session, policy, at)
+        values = {"policy_version": policy.version, "day": day, "n_cases": n_cases, **of_day._asdict()}
         insert_if_absent(session, DailyThreshold, values)
-    return session.get_one(DailyThreshold, (policy.version, day)).threshold
+    return threshold_of(session, policy, at)
 
 
-def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tuple[float | None, int]:
+def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tuple[DayThreshold, int]:
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     span = (Case.created_at >= midnight - timedelta(days=CAPACITY_DAYS), Case.created_at < midnight)
     n_cases, first = session.execute(select(func.count(), func.min(Case.created_at)).where(*span)).one()
     if not n_cases:
-        return None, 0
+        return DayThreshold(None), 0
     newest = select(Case.id).where(*span).order_by(Case.id.desc()).limit(_CAPACITY_CASES).subquery()
     place = func.row_number().over(partition_by=newest.c.id, order_by=champion_first_order())
     ranked = (
@@ -99,6 +109,10 @@ def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tupl
     scores_statement = select(ranked.c.disagreement_prob).where(ranked.c.place == 1)
     scores = np.array(session.execute(scores_statement).scalars().all(), dtype=np.float64)
     days = max(1.0, (midnight - first).total_seconds() / 86_400) * scores.size / n_cases
-    capacity_function = capacity_scale if policy.rule == "graded" else capacity_threshold
-    threshold = capacity_function(scores, policy.capacity_per_day or 0, days, policy.audit_rate)
-    return (None if math.isinf(threshold) else threshold), int(n_cases)
+    reads = policy.capacity_per_day or 0
+    if policy.rule == "graded":
+        threshold, at_threshold = capacity_scale(scores, reads, days, policy.audit_rate), None
+    else:
+        threshold = capacity_threshold(scores, reads, days, policy.audit_rate)
+        at_threshold = capacity_at_threshold(scores, threshold, reads * days, policy.audit_rate)
+    return DayThreshold(None if math.isinf(threshold) else threshold, at_threshold), int(n_cases)

@@ -64,6 +64,13 @@ class TriageRule:
     adjudicate_below: float | None
     # labels of one case at which nobody else is asked
     max_labels: int
+    # π of a case whose score is the threshold, if above the audit rate: a rule by capacity cannot take them all
+    at_threshold: float = 0.0
+
+    def probabilities(self, score: FloatArray) -> FloatArray:
+        """π (N,) of scores that are compared with the threshold."""
+        at = np.where(score == self.threshold, max(self.at_threshold, self.audit_rate), self.audit_rate)
+        return np.where(score > self.threshold, 1.0, at)
 
 
 @dataclass(frozen=True)
@@ -120,17 +127,23 @@ def _second_read_probability(
         return rule.audit_rate, Message(
             "no threshold for {name} yet: too few earlier cells{note}", name=name, note=note
         )
-    selected = value > rule.threshold
+    pi, selected = float(rule.probabilities(np.array(value))), value > rule.threshold
+    if not selected and pi > rule.audit_rate:
+        return pi, _drawn(disagreement, pi)
     threshold = Number(f"{rule.threshold:.4f}") if by_gain else Share(f"{rule.threshold:.2f}")
     reason = Message(_REASONS[by_gain, selected, gain is not None], threshold=threshold)
-    return 1.0 if selected else rule.audit_rate, reason
+    return pi, reason
 
 
 def _graded_read_probability(rule: TriageRule, disagreement: float) -> tuple[float, str]:
     if math.isinf(rule.threshold):
         return rule.audit_rate, Message("no scale for disagreement yet: too few earlier cells")
     pi = float(graded_probabilities(np.array([disagreement]), rule.threshold, rule.audit_rate)[0])
-    return pi, Message(
+    return pi, _drawn(disagreement, pi)
+
+
+def _drawn(disagreement: float, pi: float) -> Message:
+    return Message(
         "disagreement {disagreement}: read twice with a probability of {pi}",
         disagreement=Share(f"{disagreement:.2f}"),
         pi=Share(f"{pi:.2f}"),
@@ -152,7 +165,7 @@ def second_read_probabilities(
         pi = graded_probabilities(disagreement, rule.threshold, rule.audit_rate)
     else:
         value = np.where(np.isnan(gain), disagreement, gain) if rule.score == "expected_gain" else disagreement
-        pi = np.where(value > rule.threshold, 1.0, rule.audit_rate)
+        pi = rule.probabilities(value)
     return np.where(unlike, 1.0, np.where(near_duplicate, np.minimum(pi, rule.audit_rate), pi))
 
 
@@ -184,6 +197,13 @@ def capacity_threshold(scores: FloatArray, capacity_per_day: float, days: float,
     if share <= 0:
         return 1.0
     return float(np.quantile(scores, 1 - share)) if share < 1 else 0.0
+
+
+def capacity_at_threshold(scores: FloatArray, threshold: float, n_reads: float, audit_rate: float) -> float:
+    """π of a case whose score is the threshold: where many have it, they share the reads that the others leave over."""
+    above, at = int((scores > threshold).sum()), int((scores == threshold).sum())
+    left = n_reads - above - audit_rate * (scores.size - above - at)
+    return float(np.clip(left / at, audit_rate, 1.0)) if at else audit_rate
 
 
 def capacity_scale(scores: FloatArray, capacity_per_day: float, days: float, audit_rate: float) -> float:

@@ -96,6 +96,7 @@ class FitDocument(TypedDict):
 
     n_fit: int
     n_cv: int
+    level: NotRequired[Level]
     temperature: NotRequired[Choice]
     vector: NotRequired[Choice]
     matrix: NotRequired[Choice]
@@ -192,7 +193,7 @@ def calibrate(
     if (scaled_by > counts).any() or scaled_by[fit].sum() == 0 or scaled_by[cv].sum() == 0:
         raise FitError("scaling_label_counts must be some of label_counts, of at least three patients")
     cases = LabelledOutputs.of(scores, hidden, counts, scaled_by)
-    report: FitDocument = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum())}
+    report: FitDocument = {"n_fit": int(fit.sum()), "n_cv": int(cv.sum()), "level": level}
     chosen = scaling = Scaling()
     head = kind = None
     if method != "none":
@@ -258,7 +259,7 @@ def _refuse_unknown(name: str, given: str, known: Sequence[str]) -> None:
 
 def fitted_level(report: FitDocument) -> Level:
     """How classes were understood when a calibration was fitted."""
-    return "ordinal" if "neighbours" in report.get("refinement", {}) else "nominal"
+    return report.get("level", "ordinal" if "neighbours" in report.get("refinement", {}) else "nominal")
 
 
 def _refine(

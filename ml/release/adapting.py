@@ -222,6 +222,8 @@ def add_ood_check(release: Release, images: Path, out: Path) -> Release:
     files[FAMILIARITY_FILE] = detector.to_bytes()
     card: CardContents = release.card.copy()
     card["limits_of_use"] = [*card["limits_of_use"], _CHECKED.format(n=len(paths))]
+    if "reference" in card:
+        card["reference"] = {**card["reference"], "false_alarm_rate": detector.false_alarm_rate}
     return write_release(out, files, release.calibration, card, (release.path / "README.md").read_text())
 
 

@@ -126,7 +126,7 @@ class ReferenceDocument(TypedDict):
     stain_sd: list[float]
     n_stain: int
     label_share: list[float]
-    n_labels: int
+    n_labels: int  # labelled cells
     false_alarm_rate: NotRequired[float | None]
     distance_sq_mean: NotRequired[float | None]
     distance_sq_sd: NotRequired[float | None]

@@ -15,7 +15,7 @@ from ml.distributions.families import softmax_probs
 from ml.images.image_quality_features import feature_columns, optical_density
 from ml.images.preprocess import Pixels, Preprocessing
 from ml.images.standard_shifts import shifted, shifts_for
-from ml.metrics.cases import agreement_terms
+from ml.metrics.cases import agreement_terms, class_frequencies
 from ml.release.artifact import DISTANCE_FILE, FAMILIARITY_FILE, HEAD_FILE, write_release
 from ml.release.card import CardContents, ParityDocument, ReferenceDocument
 from ml.release.ood_detector import DetectorInputs, fit_feature_distance, fit_ood_detector
@@ -55,13 +55,13 @@ def add_checks(folder: RunFolder, preprocessing: Preprocessing, files: dict[str,
 def stain_and_labels(pixels: Pixels, outputs: CachedOutputs) -> ReferenceDocument:
     """Reference of the stain of images (M, H, W, C) and of held-out labels."""
     stain = np.array([optical_density(image) for image in pixels])
-    counts = outputs.label_counts[outputs.partition == "test"].sum(axis=0)
+    sums = class_frequencies(outputs.label_counts[outputs.partition == "test"]).sum(axis=0)  # each cell counts once
     return {
         "stain_mean": stain.mean(axis=0).tolist(),
         "stain_sd": stain.std(axis=0, ddof=1).tolist(),
         "n_stain": len(stain),
-        "label_share": (counts / max(counts.sum(), 1)).tolist(),
-        "n_labels": int(counts.sum()),
+        "label_share": (sums / max(sums.sum(), 1)).tolist(),
+        "n_labels": round(sums.sum()),
     }
 
 

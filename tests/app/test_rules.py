@@ -29,11 +29,13 @@ from app.triage.rules import (
     PredictionSummary,
     ReadPlan,
     TriageRule,
+    capacity_at_threshold,
     capacity_scale,
     capacity_threshold,
     decide_triage,
     needs_adjudication,
     plan_reads,
+    second_read_probabilities,
     summarise_posterior,
     summarise_prediction,
 )
@@ -111,6 +113,20 @@ def test_capacity_without_earlier_cases_or_below_the_audit_selects_nobody() -> N
     assert capacity_threshold(np.full(100, 0.3), 100, 1, 0.1) == 0.0  # a later case may lie below every earlier one
     assert capacity_threshold(np.full(100, 0.3), 10, 1, 0.1) == 1.0  # or above
     assert capacity_threshold(np.full(100, 0.3), 200, 1, 1.0) == 1.0  # every case is drawn already
+
+
+@pytest.mark.parametrize("sizes", [(0, 200, 0), (50, 100, 50), (199, 0, 1)])
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.5, 0.9, 1.0])
+def test_cases_with_one_score_share_the_reads_that_are_left_over(sizes: tuple[int, ...], share: float) -> None:
+    scores, no = np.repeat([0.0, 0.3, 0.6], sizes), np.zeros(200, dtype=bool)
+    threshold = capacity_threshold(scores, 20 * share, 10.0, 0.1)
+    at = capacity_at_threshold(scores, threshold, 200 * share, 0.1)
+    rule = replace(RULE, threshold=threshold, at_threshold=at)
+    pi = second_read_probabilities(rule, scores, np.full(200, np.nan), no, no)
+    assert pi.mean() == pytest.approx(max(share, 0.1))
+    one = decide_triage(SURE, replace(rule, threshold=float(SURE.disagreement_probs[0])))
+    assert (one.decision, one.pi) == ("second_read" if at == 1 else "single_read", max(at, 0.1))
+    assert ("read twice with a probability" in one.reason) == (at > 0.1)
 
 
 def test_reasons_and_figures_of_a_decision() -> None:
@@ -312,6 +328,12 @@ def test_the_feature_shift_is_the_root_of_what_a_moved_mean_adds() -> None:
     assert measure_drift(cases(100, 2), older)[0].feature_shift is None
 
 
+def test_a_lighter_stain_is_told_with_the_minus_sign_of_the_pages() -> None:
+    stain = np.array([REFERENCE["stain_mean"]]) - 2 * np.array([REFERENCE["stain_sd"]])
+    (told,) = measure_drift(cases(50, 2, stain=np.repeat(stain, 50, axis=0)), REFERENCE)[0].warnings
+    assert told == "the stain has moved by \N{MINUS SIGN}2.0 standard deviations of the reference"
+
+
 @pytest.mark.parametrize("unlabelled", [False, True])
 def test_the_mix_is_that_of_every_case_once_by_its_first_read_or_by_all_its_labels(unlabelled: bool) -> None:
     n, rng = 300, np.random.default_rng(8)
@@ -451,6 +473,25 @@ def test_probabilities_follow_from_earlier_days(service: Service) -> None:
     for case in second:
         expected = 1.0 if found[case].selected else float(graded_probabilities(np.array([phi[case]]), scale, FLOOR)[0])
         assert found[case].pi == pytest.approx(expected, rel=1e-9)
+
+
+def test_cases_that_are_alike_get_the_capacity_by_lot(service: Service) -> None:
+    by_capacity(service, 4)
+    service.written_past = True  # yesterday is made by moving what was stored
+    for n in range(8):
+        service.add_case(f"first-{n}", cell_png(1))
+    before = looks(service)
+    service.change(delete(DailyThreshold))  # the day is over
+    for row in service.scalars(select(Case)):
+        service.change(update(Case).where(Case.id == row.id).values(created_at=row.created_at - timedelta(days=1)))
+    for n in range(8):
+        service.add_case(f"second-{n}", cell_png(1))
+    today = [look for case_id, look in looks(service).items() if case_id not in before]
+    assert [(look.selected, look.pi) for look in today] == [(False, 0.5)] * 8
+    for request in service.scalars(select(ReadRequest).where(ReadRequest.ordinal == 2)):
+        assert request.u < request.pi
+    assert {str(look.reason).rpartition(": ")[2] for look in today} == {"read twice with a probability of 0.50"}
+    assert service.faults() == []
 
 
 def test_probabilities_are_stored_verified_and_another_one_is_named(service: Service) -> None:

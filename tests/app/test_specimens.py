@@ -26,7 +26,7 @@ from app.database.tables import (
 from app.maintenance.erasure import erase_patient_everywhere
 from app.maintenance.erasure_registry import ErasureTarget, erase_patient_rows
 from app.releases.service import served_release_id
-from app.specimens.learning import learn_from_specimens
+from app.specimens.learning import check_specimens, learn, learn_from_specimens
 from app.specimens.measuring import refresh_specimen, refresh_stale_specimens
 from app.triage.service import cells_of_specimen, plan_specimen
 from app.triage.specimen_reads import calibration_mix_on
@@ -420,6 +420,43 @@ def test_shares_of_cells_that_are_erased_meanwhile_are_not_stored(service: Servi
             wait_until(lambda: bool(service.rows(_WAITING)), 20, "nobody waits for the erasure")
         measuring.result(20)
     assert service.scalars(select(SpecimenResult.specimen_id)) == []
+
+
+@pytest.mark.both_databases
+def test_a_specimen_with_a_retracted_label_is_not_completely_read(service: Service) -> None:
+    label = service.outside_label(add_cells(service, "S-1", 1)[0], "r1", "blast")["label"]["id"]
+    store(service, "S-2 cell", cell_png(9), {"r1": 0}, specimen="S-2")
+
+    def n_read() -> set[int]:
+        with service.context.database.read() as session:
+            return {check.n_specimens for check in check_specimens(session)}
+
+    assert n_read() == {2}
+    gone = service.post("outside", f"/v1/labels/{label}/retraction", json={"reason": "a slip"})
+    assert (gone.status_code, n_read()) == (201, {1})
+
+
+@pytest.mark.both_databases
+def test_annotators_differ_by_what_they_mean_and_not_by_their_slips(service: Service) -> None:
+    cells, slips = add_cells(service, "S-1", 3), []
+    for case_id in cells:
+        service.outside_label(case_id, "r1", "blast")
+        slips.append(service.outside_label(case_id, "r2", "lymphocyte")["label"]["id"])
+
+    def tilt() -> float | None:
+        with service.context.database.read() as session:
+            return learn(session).groups["blast"]["tilt"]
+
+    assert (tilt() or 0) > 0
+    meant = [
+        service.post("outside", f"/v1/labels/{one}/revisions", json={"label": "blast", "reason": "slip"})
+        for one in slips
+    ]
+    assert ({answer.status_code for answer in meant}, tilt()) == ({201}, 0)
+    for answer in meant:
+        path = f"/v1/labels/{answer.json()['label']['id']}/retraction"
+        assert service.post("outside", path, json={"reason": "another slide"}).status_code == 201
+    assert tilt() is None
 
 
 @pytest.mark.slow

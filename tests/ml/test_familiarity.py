@@ -37,8 +37,8 @@ from ml.scoring.table import ScoreRequest, score_images
 from ml.tables.files import read_predictions
 from ml.tables.reading import read_table
 from ml.training.export import export_run
-from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite
-from ml.training.run_folder import RunFolder
+from ml.training.release_checks import OTHER, UNSHIFTED, ShiftTrial, shift_suite, stain_and_labels
+from ml.training.run_folder import CachedOutputs, RunFolder
 from ml.util.arrays import FloatArray
 from tests.support.command import run_here
 from tests.support.images import encode
@@ -374,6 +374,14 @@ def test_the_suite_tells_what_the_release_says_of_each_shift(predictor: Predicto
     assert all(shift.name in drawn for shift in STANDARD_SHIFTS)
 
 
+def test_the_class_mix_of_held_out_labels_counts_each_cell_once() -> None:
+    counts = np.array([[6, 0], [1, 1], [0, 1], [0, 1], [0, 0], [9, 0]])
+    part, none = np.array(["test"] * 5 + ["calibration"]), np.zeros((6, 1), dtype=np.float32)
+    outputs = CachedOutputs(none, none, none, counts, part, part, part)
+    seen = stain_and_labels(np.zeros((2, 4, 4, 3), dtype=np.uint8), outputs)
+    assert (seen["label_share"], seen["n_labels"]) == ([0.375, 0.625], 4)
+
+
 @pytest.mark.slow
 def test_an_export_tries_shifts_out_and_its_card_tells_them(trained_run: Path, tmp_path: Path) -> None:
     done: list[int] = []
@@ -511,6 +519,9 @@ def test_a_check_is_fitted_to_images_and_travels_with_the_release(
     fitted, again = (add_ood_check(before, cells, tmp_path / name) for name in ("one", "two"))
     assert fitted.card_sha256 == again.card_sha256
     assert set(fitted.card["files"]) - set(before.card["files"]) == {FAMILIARITY_FILE}
+    assert fitted.detector is not None
+    assert fitted.card["reference"]["false_alarm_rate"] == fitted.detector.false_alarm_rate
+    assert "false_alarm_rate" not in before.card["reference"]
     assert fitted.network_sha256 == before.network_sha256
     assert "240 images" in fitted.card["limits_of_use"][-1]
     assert (fitted.path / "README.md").read_bytes() == (unchecked / "README.md").read_bytes()

@@ -11,7 +11,7 @@ import torch
 from scipy.special import expit, ndtr
 
 from ml.calibration.calibration import Calibration, Refinement, Summaries
-from ml.calibration.calibrators import calibrate
+from ml.calibration.calibrators import FitDocument, calibrate, fitted_level
 from ml.calibration.concentration import ConcentrationHead
 from ml.calibration.disagreement_map import (
     DisagreementMap,
@@ -191,6 +191,19 @@ def test_neighbours_are_chosen_where_there_are_some_and_a_dirichlet_stays_one() 
         calibrate(logits, features, counts, names(300), level="grades")  # type: ignore[arg-type]
     # of two classes none is nearer than another
     assert "neighbours" not in calibrate(logits[:, :2], features, two, names(300), level="ordinal").report["refinement"]
+
+
+@pytest.mark.parametrize("per_case", [1, 2])
+def test_grades_stay_grades_when_too_few_double_reads_teach_nothing_of_them(per_case: int) -> None:
+    logits, features = outputs(40, 9)
+    counts = labels(softmax_probs(logits), per_case, 10)
+    for level in ("ordinal", "nominal"):
+        report = calibrate(logits, features, counts, names(40), level=level).report
+        assert "neighbours" not in report.get("refinement", {})
+        assert fitted_level(report) == level
+    without: FitDocument = {"n_fit": 8, "n_cv": 2}  # of before
+    assert fitted_level(without) == "nominal"
+    assert fitted_level({**without, "refinement": {"neighbours": False}}) == "ordinal"
 
 
 def test_components_are_uncorrelated_and_blind_to_scale() -> None:
