@@ -409,8 +409,8 @@ def _interval(estimate: "Estimate") -> str:
     row = estimate.to_dict()
     if row["value"] is None:
         return "–"
-    between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
-    return f"{row['value']:.3f}{between}"
+    between = "" if row["low"] is None else f"  ({row['low']:z.3f} to {row['high']:z.3f})"
+    return f"{row['value']:z.3f}{between}"
 
 
 def _agreement_table(report: "AgreementReport") -> str:

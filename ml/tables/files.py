@@ -279,8 +279,8 @@ def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
     values = labels.columns[name]
-    if None in values:
-        fail_at(where, [value is None for value in values], name, "the value is missing:", values)
+    missing = [value is None or not str(value).strip() for value in values]
+    fail_at(where, missing, name, "the value is missing:", values)
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
     first = cells[np.unique(labels.case, return_index=True)[1]]

@@ -230,6 +230,14 @@ def test_horvitz_thompson_equals_hajek_where_everybody_is_labelled_alike() -> No
     assert evaluate(y, f).to_dict()["metrics"]["L"]["horvitz_thompson"] is None
 
 
+def test_weights_of_order_2_alone_leave_the_metrics_of_order_1_as_they_are() -> None:
+    y, f = draw(3)
+    plain, found = evaluate(y, f).metrics, evaluate(y, f, sample_weight=(None, np.full(len(y), 2.0))).metrics
+    for name in ("agreement", "L", "skill", "CL", "CL_plugin", "CE"):
+        assert found[name] == plain[name], name
+    assert found["EL"].horvitz_thompson is not None
+
+
 @pytest.mark.parametrize("clustered", [False, True])
 def test_horvitz_thompson_is_unbiased_under_triage(clustered: bool) -> None:
     """Mean over every possible selection of six cases, weighted by its probability, is the full answer."""

@@ -126,6 +126,12 @@ def test_skill_and_coefficients_never_exceed_one(seed: int, n: int, clustered: b
             assert estimate.low <= estimate.value <= estimate.high <= 1, name
 
 
+def test_a_weighted_kappa_is_never_below_minus_one() -> None:
+    y, f = np.eye(3, dtype=np.int64)[[0, 2, 1, 0, 2]], np.eye(3)[[2, 0, 1, 2, 1]]
+    found = weighted_kappa(y, f)
+    assert found.low == -1 < found.value
+
+
 def test_no_disagreement_is_no_proof_of_agreement() -> None:
     found = krippendorff_alpha(np.repeat([[2, 0], [0, 2]], 10, axis=0))
     assert found.value == found.high == 1
