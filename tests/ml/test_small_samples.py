@@ -18,6 +18,8 @@ from ml.metrics.bayesian_bootstrap import MANY, mean_interval
 from ml.metrics.evaluation import evaluate_groups
 from ml.metrics.jackknife import Replicates, skewed_interval
 from ml.metrics.ordinal import weighted_kappa
+from ml.metrics.reader_variance import Readings
+from ml.metrics.sums import Debias
 from ml.reproduce import small_samples
 from ml.reproduce.coverage import run_small_samples
 from ml.util.arrays import FloatArray
@@ -124,6 +126,37 @@ def test_skill_and_coefficients_never_exceed_one(seed: int, n: int, clustered: b
     for name, estimate in found.items():
         if estimate.low is not None and estimate.high is not None:
             assert estimate.low <= estimate.value <= estimate.high <= 1, name
+
+
+@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
+def test_ends_lie_within_the_range_of_the_quantity_and_of_its_debiased_estimate(debias: Debias) -> None:
+    losses, squares = ("CL", "CL_paired", "DL"), ("CL_plugin", "DL_plugin", "EL_plugin")
+    signed = -2.0 if debias != "none" else 0.0
+    ranges = dict.fromkeys(losses, (signed, 2.0)) | dict.fromkeys(squares, (0.0, 2.0))
+    ranges |= {"EL": (-0.5 if debias != "none" else 0.0, 2.0), "CE": (0.0, 2**0.5), "CE_D": (0.0, 1.0)}
+    ranges |= {"CL_D": (signed / 2, 1.0), "CL_D_plugin": (0.0, 1.0)}
+    ranges |= dict.fromkeys(("L_D_minus_max", "L_D_minus_gini"), (-1.0, 1.0))
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        n, m = rng.integers(2, 8), rng.integers(2, 5)
+        labels = np.array([rng.choice(3, m, p=q) for q in rng.dirichlet([0.3] * 3, n)])
+        y = (labels[..., None] == np.arange(3)).sum(axis=1)
+        readings = Readings(np.repeat(np.arange(n), m), np.tile(np.arange(m), n), labels.ravel())
+        f, phi, bins = rng.dirichlet([0.3] * 3, n), rng.random(n), int(rng.choice([1, 3, 15]))
+        metrics = evaluate(y, f, phi, n_bins=bins, debias=debias, readings=readings).metrics
+        for name, (least, most) in ranges.items():
+            found = metrics[name]
+            low, high = min(least, found.value) - 1e-12, max(most, found.value) + 1e-12
+            ends = (found.low, found.high, found.low_new, found.high_new)
+            assert all(low <= end <= high for end in ends if end is not None), (name, seed, found)
+
+
+def test_without_debiasing_a_loss_is_its_plug_in() -> None:
+    rng = np.random.default_rng(1)
+    f = rng.dirichlet([1, 1, 1], 30)
+    metrics = evaluate(np.array([rng.multinomial(3, row) for row in f]), f, debias="none").metrics
+    for name in ("EL", "DL", "CL_D"):
+        assert metrics[name] == metrics[f"{name}_plugin"], name
 
 
 def test_a_weighted_kappa_is_never_below_minus_one() -> None:
