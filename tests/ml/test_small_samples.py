@@ -171,6 +171,25 @@ def test_no_disagreement_is_no_proof_of_agreement() -> None:
     assert found.low == pytest.approx(1 - beta.ppf(0.975, 0.5, 20.5) / 0.5, abs=0.01)
 
 
+@pytest.mark.parametrize("clustered", [False, True])
+def test_full_agreement_on_grades_is_no_proof_of_agreement_either(clustered: bool) -> None:
+    classes = np.array([0, 1] * 10)
+    cluster = np.arange(20) // 2 if clustered else None
+    y = np.eye(2, dtype=np.int64)[classes] * 2
+    nominal = krippendorff_alpha(y, cluster=cluster)
+    found = [krippendorff_alpha(y, level="ordinal", cluster=cluster), fleiss_kappa(y, cluster=cluster)]
+    found.append(cohen_kappa(classes, classes, 2, level="ordinal", cluster=cluster))
+    for estimate in found:  # two grades are two classes
+        assert (estimate.value, estimate.high) == (1, 1)
+        assert estimate.low == pytest.approx(nominal.low, rel=1e-9)
+    for seed in range(20):
+        grades = np.random.default_rng(seed).integers(0, 7, 60)
+        y = np.eye(7, dtype=np.int64)[grades] * 3
+        for estimate in (krippendorff_alpha(y, level="ordinal"), cohen_kappa(grades, grades, 7, level="ordinal")):
+            assert (estimate.value, estimate.high) == (1, 1)
+            assert 0.3 < estimate.low < 0.99
+
+
 def test_a_skill_that_no_case_moves_has_the_interval_of_its_loss() -> None:
     y, f = np.repeat([[2, 0], [0, 2]], 25, axis=0), np.repeat([[0.9, 0.1], [0.1, 0.9]], 25, axis=0)
     metrics = evaluate(y, f).metrics
