@@ -362,7 +362,7 @@ def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool)
                     ess=sample.ess,
                     order=order,
                     small_ess=SMALL_ESS,
-                    largest=sample.weight.max(),
+                    largest=sample.heaviest,
                 )
             )
         if sample.cluster is not None and sample.n_clusters < 2:
@@ -382,8 +382,10 @@ class GroupEvaluation:
     warnings: tuple[str, ...]  # what a reader of the estimates must know
 
 
-def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair") -> GroupEvaluation:
-    """Every metric of ``evaluate`` with its 95 % interval."""
+def evaluate_groups(
+    first: GroupSums, second: GroupSums, debias: Debias = "pair", weighted: tuple[bool, bool] = (False, False)
+) -> GroupEvaluation:
+    """Every metric of ``evaluate`` with its 95 % interval; whether there are weights of each order."""
     source = GroupSource(first, second, debias)
     estimates = metric_estimates(source, debias)
     metrics = Estimates()
@@ -393,19 +395,14 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
         metrics[metric.name] = replace(estimates[metric.name], n=sample.n, dropped=sample.dropped, ess=sample.ess)
     paired = source.sample(2)
     own = evaluation_warnings(metrics, paired.n_clusters, paired.n, source.disagreements())
-    warnings = (*_few_groups(source, first.n_units), *own)
+    warnings = (*_warnings(source.sample(1), paired, *weighted), *_few_groups(source, first.n_units), *own)
     return GroupEvaluation(metrics, warnings)
 
 
 def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
     texts = []
-    for sample, labels, lost in (
-        (source.sample(1), "a label", "every metric is"),
-        (source.sample(2), "two labels", "EL, DL and every disagreement metric are"),
-    ):
-        if sample.n == 0:
-            texts.append(f"no cell has {labels}: {lost} empty")
-        elif sample.n_clusters < FEW_GROUPS:
+    for sample, labels in ((source.sample(1), "a label"), (source.sample(2), "two labels")):
+        if 0 < sample.n_clusters < FEW_GROUPS:
             fallen = f"{sample.n_clusters} of {n_groups} groups that are left out in turn"
             texts.append(f"cells with {labels} fall into {fallen}: too few for intervals that hold")
     return texts

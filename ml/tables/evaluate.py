@@ -204,8 +204,9 @@ def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions
     labelled = check_labels(labels, place, judged[0].classes)
     trained: set[str] = set()
     for one, (_, where), texts in zip(judged, tables[1:], notes, strict=True):
-        if TRAINED_ON in one.columns:
-            trained.update(_trained_cells(one, where, texts))
+        cells, n_unknown = trained_cells(one, where)
+        trained.update(cells)
+        texts += unknown_note(n_unknown, len(one.case_ids), where)
     if not trained.isdisjoint(judged[0].case_ids):
         labelled, place, judged, note = _without(trained, labelled, place, judged, tables[1][1])
         notes = [[*texts, note] for texts in notes]
@@ -281,14 +282,18 @@ def _complement(labels: _Table, predictions: _Table) -> str:
     return others[0] if others else f"not {named_class}"
 
 
-def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> list[str]:
-    """Training cells, with a note if some are unknown."""
-    given = predictions.columns[TRAINED_ON]
+def trained_cells(predictions: Predictions, place: Place) -> tuple[list[str], int]:
+    """Training cells, and of how many it is unknown."""
+    given = predictions.columns.get(TRAINED_ON, ["no"] * len(predictions.case_ids))
     wrong = [answer not in {"yes", "no", "unknown"} for answer in given]
     fail_at(place, wrong, TRAINED_ON, "must be yes, no or unknown, not", given)
-    if n := given.count("unknown"):
-        notes.append(f"{place}: whether the release was trained on {n:,} of {len(given):,} cells is unknown")
-    return [case for case, answer in zip(predictions.case_ids, given, strict=True) if answer == "yes"]
+    trained = [case for case, answer in zip(predictions.case_ids, given, strict=True) if answer == "yes"]
+    return trained, given.count("unknown")
+
+
+def unknown_note(n: int, n_cells: int, where: Place | Path | str) -> list[str]:
+    """Note on cells of which nobody knows whether they are training cells."""
+    return [f"{where}: whether the release was trained on {n:,} of {n_cells:,} cells is unknown"] if n else []
 
 
 def _without(

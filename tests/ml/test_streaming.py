@@ -268,6 +268,42 @@ def test_shards_from_the_command_line(stored: tuple[Path, Path], tmp_path: Path)
         assert named in refused.stderr
 
 
+@pytest.fixture
+def weighed(tmp_path: Path) -> tuple[Path, Path]:
+    """Tables with one heavy weight, and of three cells nobody knows whether the release was trained on them."""
+    paths = tables(tmp_path, ".parquet", wide=True)
+    labels, predictions = (read_table(path).to_pydict() for path in paths)
+    heavy = int(np.argmax(sum(np.array(labels[f"count:k{k}"]) for k in range(3)) >= 2))
+    labels["w1"] = [100.0 if row == heavy else 1.0 for row in range(len(labels["w1"]))]
+    write_table(labels, paths[0])
+    write_table(predictions | {"trained_on": ["unknown"] * 3 + ["no"] * 397}, paths[1])
+    return paths
+
+
+@pytest.mark.parametrize("options", [{"weights": "w1"}, {"weights": "w1", "weights2": "w2"}, {"weights2": "w1"}, {}])
+def test_streams_and_shards_warn_of_weights_and_training_cells_as_memory_does(
+    weighed: tuple[Path, Path], tmp_path: Path, options: dict[str, str]
+) -> None:
+    weights = (options.get("weights"), options.get("weights2"))
+    # sums over groups know the mean weight of the heaviest group
+    texts = [text.split(" (largest")[0] for text in evaluate_tables(*weighed, sample_weight=weights).warnings]
+    expected = [text for text in texts if "order" in text or "trained" in text]
+    assert len(expected) == (1 if not options else 4 if weights[1] is None else 2)
+    asked = EvaluationOptions(**options)
+    for shard in (1, 2):
+        evaluate_shard(Streaming(*weighed, asked), tmp_path / "job", (shard, 2))
+    documents = evaluate_stream(*weighed, asked, batch_rows=50), finish_evaluation(tmp_path / "job")
+    for document, where in zip(documents, (str(weighed[1]), "PREDICTIONS"), strict=True):
+        texts = [text.split(" (largest")[0].replace(where, str(weighed[1])) for text in document["warnings"]]
+        assert texts[: len(expected)] == expected
+
+
+def test_a_stream_refuses_other_answers_about_training_cells(weighed: tuple[Path, Path]) -> None:
+    write_table(read_table(weighed[1]).to_pydict() | {"trained_on": ["no"] * 399 + ["maybe"]}, weighed[1])
+    with pytest.raises(TableError, match="row 400, column trained_on: must be yes, no or unknown, not 'maybe'"):
+        evaluate_stream(*weighed, batch_rows=50)
+
+
 def shuffled(path: Path, out: Path, seed: int) -> Path:
     table = read_table(path)
     write_table(table.take(np.random.default_rng(seed).permutation(table.num_rows)).to_pydict(), out)
