@@ -223,14 +223,13 @@ def align_tables(
     """Labels, weights and patients of each prediction."""
     # Of a case without labels the patient is in PREDICTIONS, or the case is its own cluster: the
     # Horvitz–Thompson form of CL counts the pairs of all cases.
-    predicted, left_out = set(predictions.case_ids), list[str]()
-    if not predicted.issuperset(labels.case_ids):
-        left_out = [case for case in labels.case_ids if case not in predicted]
-        if not drop:
-            raise TableError(
-                f"{place}: case {left_out[0]!r} has a label but no prediction, {len(left_out)} in all"
-                f"{spelled_alike(left_out[0], predictions.case_ids)}; --missing drop leaves them out and names them"
-            )
+    predicted = set(predictions.case_ids)
+    left_out = [case for case in labels.labelled_cases() if case not in predicted]
+    if left_out and not drop:
+        raise TableError(
+            f"{place}: case {left_out[0]!r} has a label but no prediction, {len(left_out)} in all"
+            f"{spelled_alike(left_out[0], predictions.case_ids)}; --missing drop leaves them out and names them"
+        )
     rows = positions(predictions.case_ids, labels.case_ids)
     counts, first_counts, cluster = np.zeros((len(rows), labels.n_classes), dtype=np.int64), None, None
     weights: list[FloatArray | None] = [None, None]

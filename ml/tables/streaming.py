@@ -73,20 +73,25 @@ def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
     yield from (part for _, part in read_rows(path, names, [], span.first, span.stop, rows))
 
 
-def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Labels of a part in batches, by row groups of Parquet."""
+def labels_of(span: Span, path: Path, rows: int) -> Iterator[tuple[int, pa.Table]]:
+    """Labels of a part in batches, by row groups of Parquet, with the first row's position."""
     whole = not span.after and span.until is None
-    groups = None if whole or table_kind(path) != ".parquet" else _row_groups(span, path)
+    groups, at = None if whole or table_kind(path) != ".parquet" else _row_groups(span, path), 0
+    if groups:
+        metadata = parquet.read_metadata(path)
+        at = sum(metadata.row_group(number).num_rows for number in range(groups[0]))
     for table in read_batches(path, rows, groups):
+        start, at = at, at + table.num_rows
         if whole or "case_id" not in table.column_names:
-            yield table
+            yield start, table
             continue
         case = pc.cast(table.column("case_id"), pa.string())
         here = pc.greater(case, span.after)
         if span.until is not None:
             here = pc.and_(here, pc.less_equal(case, span.until))
         # a cell without a case is a mistake, which every part sees
-        yield table.filter(pc.fill_null(here, True))
+        here = pc.fill_null(here, True)
+        yield start + max(0, pc.index(here, True).as_py()), table.filter(here)
 
 
 def _row_groups(span: Span, path: Path) -> list[int]:
@@ -121,9 +126,11 @@ class _SortedLabels:
     def up_to(self, case: str | None) -> tuple[Annotations, Place]:
         """Labels up to this case, or all that are left, and their place."""
         while self.held is None or case is None or self.last <= case:
-            batch = next(self.batches, None)
+            start, batch = next(self.batches, (0, None))
             if batch is None:
                 break
+            if batch.num_rows:
+                self.given = start - (0 if self.held is None else self.held.num_rows)
             ids = _sorted_ids(batch, self.path, self.last, strictly=False)
             self.last = ids[-1] if ids else self.last
             self.held = batch if self.held is None else pa.concat_tables([self.held, batch])
@@ -182,7 +189,7 @@ def _joined(
         done += len(ids)
         labels = labels or _SortedLabels(labels_path, predictions.classes, span, rows)
         yield predictions, n_unknown, *labels.up_to(last)
-    left = () if labels is None else labels.up_to(None)[0].case_ids
+    left = [] if labels is None else labels.up_to(None)[0].labelled_cases()
     if left:
         raise TableError(f"{labels_path}: case {left[0]!r} has a label but no prediction")
 

@@ -113,7 +113,8 @@ def test_of_a_parquet_file_one_row_group_is_in_memory(tmp_path: Path, part: bool
     del table
     before, most, rows = pa.total_allocated_bytes(), 0, 0
     span = Span(0, None, "c", None)
-    for batch in labels_of(span, path, 5_000) if part else read_batches(path, 5_000):
+    parts = (table for _, table in labels_of(span, path, 5_000))
+    for batch in parts if part else read_batches(path, 5_000):
         rows += batch.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
     assert rows == n
@@ -173,7 +174,7 @@ def test_a_part_reads_only_its_own_row_groups(stored: tuple[Path, Path], monkeyp
     for shard in range(1, 5):
         span = span_of(predictions, shard, 4)
         read.clear()
-        assert sum(table.num_rows for table in labels_of(span, labels, 1000)) > 0
+        assert sum(table.num_rows for _, table in labels_of(span, labels, 1000)) > 0
         assert 0 < sum(map(len, read)) <= groups // 4 + 2
 
 
@@ -234,6 +235,28 @@ def test_strange_labels_are_seen_by_one_of_the_parts(tmp_path: Path, labels: lis
 
     with pytest.raises(TableError, match=problem):
         every_part()
+
+
+@pytest.mark.parametrize("batch_rows", [20, 1000])
+def test_an_error_in_a_shard_names_the_row_of_the_file(stored: tuple[Path, Path], batch_rows: int) -> None:
+    table = parquet.read_table(stored[0]).to_pydict()
+
+    def every_part() -> None:
+        for shard in (1, 2, 3, 4):
+            Streaming(*stored).sums(span_of(stored[1], shard, 4), batch_rows=batch_rows)
+
+    for row in (0, 700, len(table["label"]) - 1):
+        labels = [*table["label"][:row], "strange", *table["label"][row + 1 :]]
+        parquet.write_table(pa.table(table | {"label": labels}), stored[0], row_group_size=50)
+        with pytest.raises(TableError, match=rf"row {row + 1}, column label: unknown class"):
+            every_part()
+
+
+def test_a_case_without_a_label_needs_no_prediction_in_a_stream_either(tmp_path: Path) -> None:
+    paths = tmp_path / "labels.csv", tmp_path / "predictions.csv"
+    write_table({"case_id": list("abc"), "count:x": [1, 0, 0], "count:y": [1, 0, 0]}, paths[0])
+    write_table({"case_id": ["a"], "prob:x": [0.5], "prob:y": [0.5]}, paths[1])
+    assert evaluate_stream(*paths)["n_labels"] == evaluate_tables(*paths).n_labels == 2
 
 
 def test_tables_that_cannot_be_divided_are_refused(stored: tuple[Path, Path], tmp_path: Path) -> None:

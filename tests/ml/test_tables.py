@@ -156,6 +156,17 @@ def _of(table: dict[str, list[Any]], finding: str) -> dict[str, list[Any]]:
     }
 
 
+def test_a_finding_of_a_wide_table_has_no_labels_or_none_of_the_others_classes() -> None:
+    predictions: dict[str, list[Any]] = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"]}
+    predictions |= {"prob:x": [0.5, 0.5, None], "prob:y": [0.5, 0.5, None]}
+    predictions |= {"prob:u": [None, None, 0.3], "prob:v": [None, None, 0.7]}
+    counts = {"count:x": [1, 0, 0], "count:y": [1, 2, 0], "count:u": [0, 0, 1], "count:v": [0, 0, 0]}
+    wide = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"]} | counts
+    for table, n_labels in ((wide, [4, 1]), ({name: column[:2] for name, column in wide.items()}, [4, 0])):
+        found = evaluate_findings(table, predictions)
+        assert [(row.n_labels, row.n_classes) for row in found.values()] == [(n, 2) for n in n_labels]
+
+
 def test_the_command_gives_one_row_and_one_document_per_finding(two_findings: list[object]) -> None:
     text = run_here("evaluate", *two_findings).stdout
     assert [line.split()[0] for line in text.splitlines()[:3]] == ["finding", "mass", "fluid"]
