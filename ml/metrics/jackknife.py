@@ -282,8 +282,8 @@ def mean_replicates(values: FloatArray, sample: Sample) -> Replicates:
 def ratio_replicates(total: float, removed: FloatArray, sample: Sample) -> Replicates:
     """Value total/W with leave-one-out values (total − removed_g)/(W − W_g)."""
     weight = sample.total_weight
-    if weight <= 0:
-        return Replicates(float("nan"), np.full(sample.n_clusters, np.nan))
+    if weight <= 0 or sample.n_clusters < 2:  # rounding leaves a little of a weight of nothing
+        return Replicates(total / weight if weight > 0 else float("nan"), np.full(sample.n_clusters, np.nan))
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (total - removed) / (weight - sample.cluster_weight)
     return Replicates(total / weight, without)

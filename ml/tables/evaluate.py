@@ -169,13 +169,18 @@ def match_tables(
         raise TableError(f"{having} has a column 'finding' and {lacking[0]} has none: give it to both")
     parts = [by_finding(*table) for table in tables]
     stray = [name for name in parts[0] if name not in parts[1]]
-    if stray:
-        raise TableError(f"{tables[0][1]}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all")
+    if stray and options.missing == "error":
+        raise TableError(
+            f"{tables[0][1]}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all; "
+            "--missing drop leaves them out and names them"
+        )
     nothing = [(table.slice(0, 0), place) for table, place in tables]
-    return [
+    notes = tuple(f"finding {name!r} has labels and no prediction and was left out" for name in stray)
+    matched = (
         _match(name, [part.get(name, empty) for part, empty in zip(parts, nothing, strict=True)], options)
         for name in parts[1]
-    ]
+    )
+    return [replace(cases, notes=notes + cases.notes) for cases in matched]
 
 
 def match_one(

@@ -187,6 +187,8 @@ def test_the_weight_of_unusable_bins_is_named() -> None:
     y, f = np.array([[1, 1], [2, 0], [0, 2], [1, 1]]), np.array([[0.1, 0.9], [0.5, 0.5], [0.9, 0.1], [0.5, 0.5]])
     assert any(text.startswith("50% of the weight of CL is in bins") for text in evaluate(y, f).warnings)
     assert any(text.startswith("CL is undefined") for text in evaluate(y[:3], f[:3]).warnings)
+    weights = np.array([1.0, 2.0, 1.0, 1.0])  # a bin with one case then joins the next
+    assert not any("count as 0" in text for text in evaluate(y, f, sample_weight=weights).warnings)
     many = np.repeat(y, 40, axis=0), np.repeat(f, 40, axis=0)
     assert not any("in bins" in text for text in evaluate(*many).warnings)
 

@@ -1,5 +1,7 @@
 """Intervals from few cells: the Bayesian bootstrap, ranges, and warnings."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from ml.metrics import (
     disagreement_calibration_loss,
     epistemic_loss,
     evaluate,
+    paired_changes,
 )
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.bayesian_bootstrap import MANY, mean_interval
@@ -157,6 +160,18 @@ def test_without_debiasing_a_loss_is_its_plug_in() -> None:
     metrics = evaluate(np.array([rng.multinomial(3, row) for row in f]), f, debias="none").metrics
     for name in ("EL", "DL", "CL_D"):
         assert metrics[name] == metrics[f"{name}_plugin"], name
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_patient_has_values_without_an_error(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    f, g = rng.dirichlet([1, 1, 1], (2, 12))
+    y = np.array([rng.multinomial(3, row) for row in f])
+    pair = [(probs, 1 - (probs**2).sum(axis=1)) for probs in (f, g)]
+    options: Any = {"sample_weight": rng.uniform(1, 3, 12), "cluster": ["p"] * 12}
+    for found in (evaluate(y, *pair[0], **options).metrics, paired_changes(y, pair[0], pair[1], **options)):
+        assert np.isfinite(found["L_D"].value)
+        assert all(estimate.se is None and estimate.low is None for estimate in found.values())
 
 
 def test_a_weighted_kappa_is_never_below_minus_one() -> None:
