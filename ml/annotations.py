@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,7 @@ class Annotations(EqualByValue):
             return self.histograms
         flat = np.bincount(self.case * self.n_classes + self.label, minlength=self.n_cases * self.n_classes)
         return flat.reshape(self.n_cases, self.n_classes)
+
+    def labelled_cases(self) -> list[str]:
+        """Names of the cases with a label."""
+        return list(compress(self.case_ids, self.counts().sum(axis=1) > 0))

@@ -24,6 +24,7 @@ from ml.metrics.ordinal import quadratic_kappa
 from ml.util.arrays import FloatArray, IntArray, as_label_counts, gini
 
 Level = Literal["nominal", "ordinal"]
+_ROUNDING = 1e-12
 
 
 def as_label_matrix(labels: npt.ArrayLike, n_classes: int) -> IntArray:
@@ -48,7 +49,9 @@ def count_matrix(labels: IntArray, n_classes: int) -> IntArray:
 def _coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
     """1 − D_o / D_e; NaN if no disagreement could be expected."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(expected > 0, 1 - observed / expected, np.nan))
+        share = observed / expected
+    # where nothing differs, rounding leaves a little
+    return np.asarray(np.where(expected > 0, 1 - np.where(np.abs(share) < _ROUNDING, 0.0, share), np.nan))
 
 
 def krippendorff_alpha(
@@ -79,10 +82,18 @@ def krippendorff_alpha(
     counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
     sample = select_sample(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
-    if level == "ordinal":
-        return _coefficient_estimate(*_ordinal_alpha(y, sample), sample)
     shares = y.sum(axis=0) / max(y.sum(), 1.0)
+    if level == "ordinal":
+        return _coefficient_estimate(
+            *_ordinal_alpha(y, sample), sample, _by_chance(shares, shares.cumsum() - shares / 2)
+        )
     return _coefficient_estimate(*_nominal_alpha(y, sample), sample, 1 - float(shares @ shares))
+
+
+def _by_chance(shares: FloatArray, places: FloatArray) -> float:
+    """Mean squared distance of two labels by chance, as a share of the largest."""
+    width, mean = float(places[-1] - places[0]), float(shares @ places)
+    return 2 * float(shares @ (places - mean) ** 2) / width**2 if width > 0 else 0.0
 
 
 def _coefficient_estimate(value: float, without: FloatArray, sample: Sample, expected: float | None = None) -> Estimate:
@@ -143,10 +154,12 @@ def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
     return np.asarray(np.add.reduceat(parts, np.searchsorted(sample.cluster, np.arange(sample.n_clusters)), axis=0))
 
 
-def _ratio_estimate(formula: Callable[[FloatArray], FloatArray], parts: FloatArray, sample: Sample) -> Estimate:
+def _ratio_estimate(
+    formula: Callable[[FloatArray], FloatArray], parts: FloatArray, sample: Sample, expected: float
+) -> Estimate:
     """Estimate a formula of sums (..., P) from the parts (G, P) of clusters."""
     total = parts.sum(axis=0)
-    return _coefficient_estimate(float(formula(total)), formula(total - parts), sample)
+    return _coefficient_estimate(float(formula(total)), formula(total - parts), sample, expected)
 
 
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
@@ -185,7 +198,8 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
         shares = sums[..., 1:-1] / (n * cases)[..., None]
         return _coefficient(1 - sums[..., 0] / cases, 1 - (shares**2).sum(axis=-1))
 
-    return _ratio_estimate(kappa, parts, sample)
+    shares = counts.sum(axis=0) / counts.sum()
+    return _ratio_estimate(kappa, parts, sample, 1 - float(shares @ shares))
 
 
 def cohen_kappa(
@@ -284,7 +298,10 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
     if level == "ordinal":
         x, y = first.astype(np.float64), second.astype(np.float64)
         sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
-        return _ratio_estimate(quadratic_kappa, sums, sample)
+        shares = np.bincount(first, minlength=n_classes) / max(len(first), 1)
+        return _ratio_estimate(
+            quadratic_kappa, sums, sample, _by_chance(shares, np.arange(n_classes, dtype=np.float64))
+        )
     rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
     agree = (first == second).astype(np.float64)
     # by cluster: cases, agreements, change of Σ rows · columns

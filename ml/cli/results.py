@@ -245,21 +245,28 @@ def _draw_diagrams(answers: "Sequence[FindingAudit]", folder: Path | None) -> No
         return
     from ml.charts.reliability import reliability_diagram, write_chart
 
-    for answer in answers:
+    findings = _safe_names([str(answer.cases.finding) for answer in answers])
+    for answer, own_folder in zip(answers, findings, strict=True):
         finding, evaluation = answer.cases.finding, answer.evaluation
         diagrams = [(row.name, row.bins, row.name, "probability") for row in evaluation.classes]
         diagrams.append(("all_classes", evaluation.class_bins, "All classes", "probability"))
         title = "Disagreement of two annotators"
         diagrams.append(("disagreement", evaluation.disagreement_bins, title, "disagreement"))
-        for name, bins, title, what in diagrams:
-            path = (folder if finding is None else folder / _safe_name(finding)) / f"reliability_{_safe_name(name)}.svg"
+        for safe, (_, bins, title, what) in zip(_safe_names([name for name, *_ in diagrams]), diagrams, strict=True):
+            path = (folder if finding is None else folder / own_folder) / f"reliability_{safe}.svg"
             write_chart(reliability_diagram(bins, title=title, what=what), path)
             say(f"wrote {path}")
 
 
-def _safe_name(name: str) -> str:
-    """Replace what is no letter, digit, - or _ for a file's name."""
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+def _safe_names(names: "Sequence[str]") -> list[str]:
+    """Replace what is no letter, digit, - or _ for names of files, which stay different."""
+    safe: list[str] = []
+    for name in names:
+        own = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+        while own in safe:
+            own += "_"
+        safe.append(own)
+    return safe
 
 
 def _in_one_pass(
@@ -409,8 +416,8 @@ def _interval(estimate: "Estimate") -> str:
     row = estimate.to_dict()
     if row["value"] is None:
         return "–"
-    between = "" if row["low"] is None else f"  ({row['low']:.3f} to {row['high']:.3f})"
-    return f"{row['value']:.3f}{between}"
+    between = "" if row["low"] is None else f"  ({row['low']:z.3f} to {row['high']:z.3f})"
+    return f"{row['value']:z.3f}{between}"
 
 
 def _agreement_table(report: "AgreementReport") -> str:

@@ -283,6 +283,8 @@ def calibrate(
             level=level,
         )
         fitted = calibrate_tables(request, out)
+        for sentence in fitted["warnings"]:
+            say(f"warning: {sentence}")
         lines = metric_lines(fitted["held_out"], fitted["n_held_out"])
         lines += on_disagreement(fitted["disagreement"], fitted["constant_concentration"])
         emit(fitted, as_json, "\n".join([*lines, f"calibration {out}"]))

@@ -183,6 +183,8 @@ class GroupSums(UnitSums):
             raise ValueError(f"n_groups must be at least 2, got {n_groups}")
         super().__init__(n_classes, n_bins, n_groups)
         self.by_patient = by_patient
+        #: cases of which nobody knows whether the release was trained on them
+        self.n_unknown = 0
 
     def add(
         self,
@@ -205,11 +207,20 @@ class GroupSums(UnitSums):
             names = "classes, bins, groups and whether cases come with patients"
             raise ValueError(f"cannot merge sums that differ in {names}: {kinds[1]} into {kinds[0]}")
         self._merge(other)
+        self.n_unknown += other.n_unknown
         return self
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the sums as arrays by name, exactly."""
-        kind = (self.n_classes, self.n_bins, self.n_units, int(self.by_patient), self.n_cases, self.n_labels)
+        kind = (
+            self.n_classes,
+            self.n_bins,
+            self.n_units,
+            int(self.by_patient),
+            self.n_cases,
+            self.n_labels,
+            self.n_unknown,
+        )
         arrays: dict[str, npt.NDArray[Any]] = {"kind": np.array(kind)}
         for name, column in self._columns().items():
             arrays |= {f"{name}/{key}": values for key, values in column.items()}
@@ -221,9 +232,9 @@ class GroupSums(UnitSums):
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "GroupSums":
         """Read back what ``to_arrays`` returned."""
         try:
-            n_classes, n_bins, n_groups, by_patient, n_cases, n_labels = arrays["kind"].tolist()
+            n_classes, n_bins, n_groups, by_patient, n_cases, n_labels, n_unknown = arrays["kind"].tolist()
             sums = cls(n_classes, n_bins, by_patient=bool(by_patient), n_groups=n_groups)
-            sums.n_cases, sums.n_labels = n_cases, n_labels
+            sums.n_cases, sums.n_labels, sums.n_unknown = n_cases, n_labels, n_unknown
             for name, array in sums.to_arrays().items():
                 if arrays[name].shape != array.shape or arrays[name].dtype != array.dtype:
                     raise ValueError(

@@ -341,7 +341,8 @@ class Binned:
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins without a pair."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
-        lonely = float(self.bins.weight[~usable_bins(self.bins, debias)].sum())
+        bins = self._paired.bins if debias == "pair" else self.bins
+        lonely = float(bins.weight[~usable_bins(bins, debias)].sum())
         return lonely / weight if weight > 0 else 0.0
 
     def estimate(self, debias: Debias) -> Estimate:

@@ -51,6 +51,11 @@ class Sample:
         """Largest weight of a case, or mean one Σw²/Σw of a cluster's."""
         return largest_share(self.per_cluster(self.weight**2), self.cluster_weight)
 
+    @property
+    def heaviest(self) -> float:
+        """Largest weight of a case."""
+        return float(self.weight.max(initial=0.0))
+
     @cached_property
     def ess(self) -> float:
         """Effective sample size (Σw)²/Σw²."""

@@ -10,6 +10,7 @@ import numpy as np
 from ml.metrics.binned import Binned
 from ml.metrics.cases import Sample
 from ml.metrics.jackknife import (
+    DIFFERENCE,
     EPISTEMIC_LOSS,
     LINEAR,
     SHARE,
@@ -46,6 +47,7 @@ class Metric:
     curved: bool = False  # its interval allows for pairs of clusters
     root_of: str | None = None  # metric whose root it is
     term: Bounds | None = None  # of a mean: range of a case's term; None for differences
+    limits: Bounds | None = None  # of others: range of the quantity
     sampled: bool = True  # whether its interval allows for terms that no case had
 
     def form(self, debias: Debias) -> Debias:
@@ -63,26 +65,32 @@ class Metric:
         """Name of the mean in a form: EL has a plug-in."""
         return "EL_plugin" if self.mean == "EL" and self.form(debias) == "none" else self.mean
 
+    def ends(self, form: Debias) -> Bounds | None:
+        """Range of the ends in a form: a debiased loss may be as far below 0 as above."""
+        if self.limits is None or form == "none":
+            return self.limits
+        return Bounds(-self.limits.high, self.limits.high)
+
 
 METRICS = (
     Metric("agreement", "expected_accuracy", 1, mean="agreement", term=SHARE),
     Metric("L", "expected_loss", 1, mean="L", term=SQUARED_LOSS),
     Metric("skill", "skill", 1, mean="L", bins="classes", skill=True, term=SQUARED_LOSS),
-    Metric("CL", "calibration_loss", 1, bins="classes", curved=True),
-    Metric("CL_plugin", "calibration_loss_plugin", 1, bins="classes", plugin=True),
+    Metric("CL", "calibration_loss", 1, bins="classes", curved=True, limits=SQUARED_LOSS),
+    Metric("CL_plugin", "calibration_loss_plugin", 1, bins="classes", plugin=True, limits=SQUARED_LOSS),
     Metric("CE", "calibration_error", 1, root_of="CL"),
     Metric("EL", "epistemic_loss", 2, mean="EL", term=EPISTEMIC_LOSS),
     Metric("EL_plugin", "epistemic_loss_plugin", 2, mean="EL", plugin=True, term=SQUARED_LOSS),
-    Metric("CL_paired", "calibration_loss_paired", 2, bins="classes"),
-    Metric("DL", "dispersion_loss", 2, mean="EL", bins="classes"),
-    Metric("DL_plugin", "dispersion_loss_plugin", 2, mean="EL", bins="classes", plugin=True),
+    Metric("CL_paired", "calibration_loss_paired", 2, bins="classes", limits=SQUARED_LOSS),
+    Metric("DL", "dispersion_loss", 2, mean="EL", bins="classes", limits=SQUARED_LOSS),
+    Metric("DL_plugin", "dispersion_loss_plugin", 2, mean="EL", bins="classes", plugin=True, limits=SQUARED_LOSS),
     Metric("L_D", "disagreement_loss", 2, mean="L_D", term=SHARE),
     Metric("skill_D", "disagreement_skill", 2, mean="L_D", bins="disagreement", skill=True, term=SHARE),
-    Metric("CL_D", "disagreement_calibration_loss", 2, bins="disagreement", curved=True),
-    Metric("CL_D_plugin", "disagreement_calibration_loss_plugin", 2, bins="disagreement", plugin=True),
+    Metric("CL_D", "disagreement_calibration_loss", 2, bins="disagreement", curved=True, limits=SHARE),
+    Metric("CL_D_plugin", "disagreement_calibration_loss_plugin", 2, bins="disagreement", plugin=True, limits=SHARE),
     Metric("CE_D", "disagreement_calibration_error", 2, root_of="CL_D"),
-    Metric("L_D_minus_max", "disagreement_loss_minus_max", 2, mean="L_D_minus_max"),
-    Metric("L_D_minus_gini", "disagreement_loss_minus_gini", 2, mean="L_D_minus_gini"),
+    Metric("L_D_minus_max", "disagreement_loss_minus_max", 2, mean="L_D_minus_max", limits=DIFFERENCE),
+    Metric("L_D_minus_gini", "disagreement_loss_minus_gini", 2, mean="L_D_minus_gini", limits=DIFFERENCE),
     Metric("accuracy", "accuracy", 3, mean="accuracy", term=SHARE),
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
@@ -203,6 +211,7 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
         estimate = to_skill(replicates, source.sample(metric.order), readers=readers)
         return _skill_without_spread(estimate, metric, source) if metric.sampled else estimate
     lonely, quadratic, gaps = 0.0, LINEAR, None
+    term = metric.term if metric.sampled else None
     if metric.bins is not None:
         binned = source.binned(metric.bins, metric.order)
         lonely = binned.singleton_mass(form)
@@ -212,7 +221,8 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
         replicates,
         source.sample(metric.order),
         lonely,
-        term=metric.term if metric.sampled else None,
+        term=SQUARED_LOSS if term == EPISTEMIC_LOSS and form == "none" else term,
+        limits=metric.ends(form),
         quadratic=quadratic,
         includes=gaps,
         readers=readers,

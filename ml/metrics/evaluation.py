@@ -180,7 +180,7 @@ def metrics_table(document: MetricsDocument) -> str:
     head = f"{'for new annotators':>22}" if others else ""
     lines.append(f"{'metric':<{width}}{'value':>10}{'95 % interval':>22}{head}{'cases':>9}{'dropped':>9}")
     for name, row in metrics.items():
-        new = "–" if row["low_new"] is None else f"{row['low_new']:.4f} to {row['high_new']:.4f}"
+        new = "–" if row["low_new"] is None else f"{row['low_new']:z.4f} to {row['high_new']:z.4f}"
         also = f"{new:>22}" if others else ""
         lines.append(
             f"{name:<{width}}{_number(row['value']):>10}{_interval(row):>22}{also}{row['n']:>9,}{row['dropped']:>9,}"
@@ -189,11 +189,11 @@ def metrics_table(document: MetricsDocument) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    return "–" if value is None else f"{value:z.4f}"
 
 
 def _interval(row: EstimateDocument) -> str:
-    return "–" if row["low"] is None else f"{row['low']:.4f} to {row['high']:.4f}"
+    return "–" if row["low"] is None else f"{row['low']:z.4f} to {row['high']:z.4f}"
 
 
 #: Below this effective sample size a weighted estimate is warned about.
@@ -268,17 +268,17 @@ def evaluate(
 
 def _with_weighted_forms(metrics: Estimates, source: ArraySource, debias: Debias) -> Estimates:
     totals, assisted = _horvitz_thompson(metrics, source, debias), _model_assisted(source, debias)
-    return Estimates(
-        {
-            name: replace(
-                estimate,
-                horvitz_thompson=_finite(totals[name]) if name in totals else None,
-                largest_weight=float(source.sample(min(BY_NAME[name].order, 2)).weight.max(initial=0.0)),
-                model_assisted=assisted.get(name),
-            )
-            for name, estimate in metrics.items()
-        }
-    )
+    weighted = {1: source.first.weight is not None, 2: True, 3: True}
+    return metrics | {
+        name: replace(
+            estimate,
+            horvitz_thompson=_finite(totals[name]) if name in totals else None,
+            largest_weight=float(source.sample(min(BY_NAME[name].order, 2)).weight.max(initial=0.0)),
+            model_assisted=assisted.get(name),
+        )
+        for name, estimate in metrics.items()
+        if weighted[BY_NAME[name].order]
+    }
 
 
 def _horvitz_thompson(metrics: dict[str, Estimate], source: ArraySource, debias: Debias) -> dict[str, float]:
@@ -362,7 +362,7 @@ def _warnings(labelled: Sample, paired: Sample, weighted: bool, weighted2: bool)
                     ess=sample.ess,
                     order=order,
                     small_ess=SMALL_ESS,
-                    largest=sample.weight.max(),
+                    largest=sample.heaviest,
                 )
             )
         if sample.cluster is not None and sample.n_clusters < 2:
@@ -382,8 +382,10 @@ class GroupEvaluation:
     warnings: tuple[str, ...]  # what a reader of the estimates must know
 
 
-def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair") -> GroupEvaluation:
-    """Every metric of ``evaluate`` with its 95 % interval."""
+def evaluate_groups(
+    first: GroupSums, second: GroupSums, debias: Debias = "pair", weighted: tuple[bool, bool] = (False, False)
+) -> GroupEvaluation:
+    """Every metric of ``evaluate`` with its 95 % interval; whether there are weights of each order."""
     source = GroupSource(first, second, debias)
     estimates = metric_estimates(source, debias)
     metrics = Estimates()
@@ -393,19 +395,14 @@ def evaluate_groups(first: GroupSums, second: GroupSums, debias: Debias = "pair"
         metrics[metric.name] = replace(estimates[metric.name], n=sample.n, dropped=sample.dropped, ess=sample.ess)
     paired = source.sample(2)
     own = evaluation_warnings(metrics, paired.n_clusters, paired.n, source.disagreements())
-    warnings = (*_few_groups(source, first.n_units), *own)
+    warnings = (*_warnings(source.sample(1), paired, *weighted), *_few_groups(source, first.n_units), *own)
     return GroupEvaluation(metrics, warnings)
 
 
 def _few_groups(source: GroupSource, n_groups: int) -> list[str]:
     texts = []
-    for sample, labels, lost in (
-        (source.sample(1), "a label", "every metric is"),
-        (source.sample(2), "two labels", "EL, DL and every disagreement metric are"),
-    ):
-        if sample.n == 0:
-            texts.append(f"no cell has {labels}: {lost} empty")
-        elif sample.n_clusters < FEW_GROUPS:
+    for sample, labels in ((source.sample(1), "a label"), (source.sample(2), "two labels")):
+        if 0 < sample.n_clusters < FEW_GROUPS:
             fallen = f"{sample.n_clusters} of {n_groups} groups that are left out in turn"
             texts.append(f"cells with {labels} fall into {fallen}: too few for intervals that hold")
     return texts

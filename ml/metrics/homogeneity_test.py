@@ -87,9 +87,12 @@ def marginal_homogeneity_test(
     if n_cases == 0:
         return DependenceTest(0.0, 1.0, 0)
     groups = cases if patients is None else patients[several]
-    differences, expected = _differences(cases, annotators, labels, _as_they_come(groups))
+    numbers_of_groups = np.unique(groups, return_inverse=True)[1]
+    differences, expected = _differences(cases, annotators, labels, numbers_of_groups)
     observed = float((differences.sum(axis=0) ** 2 / expected).sum())
     rng, larger = np.random.default_rng(seed), 0
+    # a sign belongs to what a group says, not to its place or name
+    differences = differences[np.argsort(differences @ rng.random(expected.size))]
     for start in range(0, permutations, _BLOCK):
         signs = rng.choice((-1.0, 1.0), (min(_BLOCK, permutations - start), differences.shape[0]))
         sums = np.asarray(signs @ differences)
@@ -122,12 +125,6 @@ def reader_warnings(case: IntArray, annotator: IntArray, label: IntArray, cluste
             p_value=test.p_value,
         )
     ]
-
-
-def _as_they_come(groups: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
-    """Number groups (M,) in the order of their first rows."""
-    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    return np.asarray(np.argsort(np.argsort(first))[inverse])
 
 
 def _differences(

@@ -55,6 +55,8 @@ LINEAR = QuadraticPart(0.0, 0.0)
 SHARE = Bounds(0.0, 1.0)
 #: Of the squared loss of class probabilities.
 SQUARED_LOSS = Bounds(0.0, 2.0)
+#: Of a difference of shares.
+DIFFERENCE = Bounds(-1.0, 1.0)
 #: Of −φ̂, a case's term of EL less that of L.
 MINUS_DISAGREEMENT = Bounds(-1.0, 0.0)
 #: Of a case's term of EL: at least −1/n, two labels at the least.
@@ -280,8 +282,8 @@ def mean_replicates(values: FloatArray, sample: Sample) -> Replicates:
 def ratio_replicates(total: float, removed: FloatArray, sample: Sample) -> Replicates:
     """Value total/W with leave-one-out values (total − removed_g)/(W − W_g)."""
     weight = sample.total_weight
-    if weight <= 0:
-        return Replicates(float("nan"), np.full(sample.n_clusters, np.nan))
+    if weight <= 0 or sample.n_clusters < 2:  # rounding leaves a little of a weight of nothing
+        return Replicates(total / weight if weight > 0 else float("nan"), np.full(sample.n_clusters, np.nan))
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (total - removed) / (weight - sample.cluster_weight)
     return Replicates(total / weight, without)
@@ -294,6 +296,7 @@ def to_estimate(
     *,
     bounds: Bounds | None = None,
     term: Bounds | None = None,
+    limits: Bounds | None = None,
     quadratic: QuadraticPart = LINEAR,
     includes: Bounds | None = None,
     readers: ReaderPart | None = None,
@@ -301,7 +304,8 @@ def to_estimate(
     """Estimate with a 95 % interval.
 
     It is ``skewed_interval``, with the range ``bounds`` of a ratio, or of a mean over few clusters, whose cases have
-    terms in the range ``term``, ``mean_interval``. It contains ``includes``.
+    terms in the range ``term``, ``mean_interval``. It contains ``includes``, and ends within ``limits`` (those of a
+    term where left out) and the value.
     """
     if bounds is None and term is not None and term.low >= 0:  # a signed estimator may leave a range
         bounds = term
@@ -321,10 +325,21 @@ def to_estimate(
     estimate = Estimate(
         value, se, low, high, sample.rows.size, sample.dropped, sample.ess, singleton_mass=singleton_mass, p_of_fall=p
     )
-    if readers is None or low is None or high is None:
+    if low is None or high is None:
         return estimate
-    ends = skewed_interval(*given, readers) if readers.variance > 0 else (low, high)
-    return replace(estimate, low_new=min(low, ends[0]), high_new=max(high, ends[1]))
+    if readers is not None:
+        ends = skewed_interval(*given, readers) if readers.variance > 0 else (low, high)
+        estimate = replace(estimate, low_new=min(low, ends[0]), high_new=max(high, ends[1]))
+    return _within(estimate, limits or term)
+
+
+def _within(estimate: Estimate, limits: Bounds | None) -> Estimate:
+    if limits is None:
+        return estimate
+    least, most = min(limits.low, estimate.value), max(limits.high, estimate.value)
+    names = ("low", "high", "low_new", "high_new")
+    ends = {name: end for name in names if (end := getattr(estimate, name)) is not None}
+    return replace(estimate, **{name: min(max(end, least), most) for name, end in ends.items()})
 
 
 def to_skill(

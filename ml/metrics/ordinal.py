@@ -143,7 +143,7 @@ def weighted_kappa(
     1.0
     """
     data = _checked(label_counts, class_probs, sample_weight, cluster)
-    return _of_sums(_kappa_columns, quadratic_kappa, data, None)
+    return _of_sums(_kappa_columns, quadratic_kappa, data, None, lowest=-1.0)
 
 
 def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
@@ -195,7 +195,7 @@ def ordinal_metrics(
         "RPS": _score(first, readings),
         "skill_RPS": _of_sums(_skill_columns, _skill, first, readings),
         "RPS_epistemic": _epistemic_score(second, True, readings),
-        "weighted_kappa": _of_sums(_kappa_columns, quadratic_kappa, first, readings),
+        "weighted_kappa": _of_sums(_kappa_columns, quadratic_kappa, first, readings, lowest=-1.0),
     }
 
 
@@ -231,6 +231,8 @@ def _of_sums(
     formula: Callable[[FloatArray], FloatArray],
     data: Inputs,
     readings: Readings | None,
+    *,
+    lowest: float = -np.inf,
 ) -> Estimate:
     sample = data.sample(1)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
@@ -241,8 +243,8 @@ def _of_sums(
     crossed = None if readings is None else CrossedEffects.of(readings, sample, len(data.counts), first=True)
     error = replicates.standard_error()
     if crossed is None or error is None:
-        return to_skill(replicates, sample)
+        return to_skill(replicates, sample, lowest=lowest)
     left = LeftOut.of(crossed, counts, probs)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = formula(left.sums(lambda some, case: columns(some, probs[case]), 1))
-    return to_skill(replicates, sample, readers=left.part(without, error**2))
+    return to_skill(replicates, sample, lowest=lowest, readers=left.part(without, error**2))

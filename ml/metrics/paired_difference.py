@@ -22,6 +22,7 @@ from ml.metrics.jackknife import (
 from ml.metrics.model_assisted import TwoPhaseSample, prediction_features
 from ml.metrics.reader_variance import Readings
 from ml.metrics.sources import ArraySource
+from ml.metrics.sums import Debias
 from ml.util.arrays import EqualByValue, FloatArray, as_vector
 
 
@@ -96,6 +97,7 @@ def paired_changes(
     first_label_counts: npt.ArrayLike | None = None,
     readings: Readings | None = None,
     n_bins: int = 15,
+    debias: Debias = "pair",
     sample_weight: SampleWeight = None,
     cluster: npt.ArrayLike | None = None,
 ) -> Estimates:
@@ -111,13 +113,14 @@ def paired_changes(
         first_label_counts: as in ``evaluate``.
         readings: as in ``evaluate``.
         n_bins: equal-width bins of [0, 1].
+        debias: form of CL.
         sample_weight: as in ``evaluate``.
         cluster: (N,) patients.
 
     Raises:
         ValueError: shapes that do not match or values out of range.
     """
-    pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster, readings, n_bins)
+    pair = _Pair.of(label_counts, before, after, first_label_counts, sample_weight, cluster, readings, n_bins, debias)
     return Estimates({metric.name: pair.change(metric) for metric in _CHANGES})
 
 
@@ -138,6 +141,7 @@ class _Pair:
     before: ArraySource
     after: ArraySource
     known: TwoPhaseSample | None = None  # with weights alone
+    debias: Debias = "pair"  # form of CL
 
     @classmethod
     def of(
@@ -150,6 +154,7 @@ class _Pair:
         cluster: npt.ArrayLike | None,
         readings: Readings | None = None,
         n_bins: int | None = None,
+        debias: Debias = "pair",
     ) -> "_Pair":
         """Check two predictions; without ``n_bins`` nothing is put into bins."""
         columns = {"class_probs before": before[0], "disagreement_probs before": before[1]}
@@ -163,14 +168,14 @@ class _Pair:
                 first,
                 second,
                 as_vector(disagreement_probs, len(first.counts), "disagreement_probs", 0.0, 1.0),
-                {"pair"},
+                {debias},
                 classes_in_bins=n_bins is not None,
                 n_bins=n_bins or 1,
                 joining=True,
                 readings=readings,
             )
             sources.append(source)
-        pair = cls(sources[0], sources[1])
+        pair = cls(sources[0], sources[1], debias=debias)
         if len(pair.before.dpe) == 0 or all(weights is None for weights in weights_by_order(sample_weight)):
             return pair
         old, new = (prediction_features(source.first.probs, source.dpe) for source in sources)
@@ -213,7 +218,8 @@ class _Pair:
     def change(self, metric: Metric) -> Estimate:
         sample = self.before.sample(metric.order)
         if metric.mean is None:
-            replicates = metric_replicates(metric, self.after, "pair") - metric_replicates(metric, self.before, "pair")
+            before, after = (metric_replicates(metric, side, self.debias) for side in (self.before, self.after))
+            replicates = after - before
         else:
             replicates = mean_replicates(self._terms(metric), sample)
         estimate = to_estimate(replicates, sample, readers=self._readers(metric, replicates))
@@ -234,7 +240,7 @@ class _Pair:
         if error is None:
             return None
         bins, sides = metric.own_bins, ((before, self.before), (after, self.after))
-        lost = [of.calibration_without(by.binned(bins, metric.order), bins, "pair") for of, by in sides]
+        lost = [of.calibration_without(by.binned(bins, metric.order), bins, self.debias) for of, by in sides]
         return before.left_out.part(lost[1] - lost[0], error**2)
 
 

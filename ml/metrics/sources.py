@@ -153,6 +153,8 @@ class _Groups(Sample):
     def largest_weight(self) -> float:
         return self.cases_weight
 
+    heaviest = largest_weight
+
     @property
     def effective_clusters(self) -> float:
         return self.cases_ess if self.cluster is None else super().effective_clusters

@@ -84,7 +84,7 @@ def finish_evaluation(folder: Path, debias: Debias = "pair") -> MetricsDocument:
     for number in range(2, n_shards + 1):
         part = _read(_file(folder, number, n_shards), digest)
         first, second = first.merge(part[0]), second.merge(part[1])
-    return document_of_sums(first, second, debias)
+    return document_of_sums(first, second, debias, (job["weights"] is not None, job["weights2"] is not None))
 
 
 def _file(folder: Path, shard: int, n_shards: int) -> Path:

@@ -138,6 +138,7 @@ def compare_matched(cases: Cases, options: EvaluationOptions) -> Comparison:
         first_label_counts=first.first_counts,
         readings=first.readings,
         n_bins=options.n_bins,
+        debias=options.debias,
         sample_weight=(first.weights, first.weights2),
         cluster=first.cluster,
     )

@@ -169,13 +169,18 @@ def match_tables(
         raise TableError(f"{having} has a column 'finding' and {lacking[0]} has none: give it to both")
     parts = [by_finding(*table) for table in tables]
     stray = [name for name in parts[0] if name not in parts[1]]
-    if stray:
-        raise TableError(f"{tables[0][1]}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all")
+    if stray and options.missing == "error":
+        raise TableError(
+            f"{tables[0][1]}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all; "
+            "--missing drop leaves them out and names them"
+        )
     nothing = [(table.slice(0, 0), place) for table, place in tables]
-    return [
+    notes = tuple(f"finding {name!r} has labels and no prediction and was left out" for name in stray)
+    matched = (
         _match(name, [part.get(name, empty) for part, empty in zip(parts, nothing, strict=True)], options)
         for name in parts[1]
-    ]
+    )
+    return [replace(cases, notes=notes + cases.notes) for cases in matched]
 
 
 def match_one(
@@ -204,8 +209,9 @@ def _match(finding: str | None, tables: list[_Table], options: EvaluationOptions
     labelled = check_labels(labels, place, judged[0].classes)
     trained: set[str] = set()
     for one, (_, where), texts in zip(judged, tables[1:], notes, strict=True):
-        if TRAINED_ON in one.columns:
-            trained.update(_trained_cells(one, where, texts))
+        cells, n_unknown = trained_cells(one, where)
+        trained.update(cells)
+        texts += unknown_note(n_unknown, len(one.case_ids), where)
     if not trained.isdisjoint(judged[0].case_ids):
         labelled, place, judged, note = _without(trained, labelled, place, judged, tables[1][1])
         notes = [[*texts, note] for texts in notes]
@@ -222,14 +228,13 @@ def align_tables(
     """Labels, weights and patients of each prediction."""
     # Of a case without labels the patient is in PREDICTIONS, or the case is its own cluster: the
     # Horvitz–Thompson form of CL counts the pairs of all cases.
-    predicted, left_out = set(predictions.case_ids), list[str]()
-    if not predicted.issuperset(labels.case_ids):
-        left_out = [case for case in labels.case_ids if case not in predicted]
-        if not drop:
-            raise TableError(
-                f"{place}: case {left_out[0]!r} has a label but no prediction, {len(left_out)} in all"
-                f"{spelled_alike(left_out[0], predictions.case_ids)}; --missing drop leaves them out and names them"
-            )
+    predicted = set(predictions.case_ids)
+    left_out = [case for case in labels.labelled_cases() if case not in predicted]
+    if left_out and not drop:
+        raise TableError(
+            f"{place}: case {left_out[0]!r} has a label but no prediction, {len(left_out)} in all"
+            f"{spelled_alike(left_out[0], predictions.case_ids)}; --missing drop leaves them out and names them"
+        )
     rows = positions(predictions.case_ids, labels.case_ids)
     counts, first_counts, cluster = np.zeros((len(rows), labels.n_classes), dtype=np.int64), None, None
     weights: list[FloatArray | None] = [None, None]
@@ -281,14 +286,18 @@ def _complement(labels: _Table, predictions: _Table) -> str:
     return others[0] if others else f"not {named_class}"
 
 
-def _trained_cells(predictions: Predictions, place: Place, notes: list[str]) -> list[str]:
-    """Training cells, with a note if some are unknown."""
-    given = predictions.columns[TRAINED_ON]
+def trained_cells(predictions: Predictions, place: Place) -> tuple[list[str], int]:
+    """Training cells, and of how many it is unknown."""
+    given = predictions.columns.get(TRAINED_ON, ["no"] * len(predictions.case_ids))
     wrong = [answer not in {"yes", "no", "unknown"} for answer in given]
     fail_at(place, wrong, TRAINED_ON, "must be yes, no or unknown, not", given)
-    if n := given.count("unknown"):
-        notes.append(f"{place}: whether the release was trained on {n:,} of {len(given):,} cells is unknown")
-    return [case for case, answer in zip(predictions.case_ids, given, strict=True) if answer == "yes"]
+    trained = [case for case, answer in zip(predictions.case_ids, given, strict=True) if answer == "yes"]
+    return trained, given.count("unknown")
+
+
+def unknown_note(n: int, n_cells: int, where: Place | Path | str) -> list[str]:
+    """Note on cells of which nobody knows whether they are training cells."""
+    return [f"{where}: whether the release was trained on {n:,} of {n_cells:,} cells is unknown"] if n else []
 
 
 def _without(

@@ -259,17 +259,17 @@ def _wide_labels(
 ) -> Annotations:
     fail_at(where, find_repeats(case_ids), "case_id", "duplicated case", case_ids)
     class_names = codes if classes is None else list(classes)
-    unknown = [name for name in codes if name not in class_names]
-    if unknown:
-        hint = spelled_alike(unknown[0], class_names)
-        raise TableError(f"{where}: column count:{unknown[0]}: unknown class (known: {', '.join(class_names)}){hint}")
     counts = np.zeros((len(case_ids), len(class_names)), dtype=np.int64)
     for name in codes:
         values = number_column(table, f"count:{name}", where)
         fail_at(where, values < 0, f"count:{name}", "not a count:", values)
         problem = f"not a whole number (fractional counts: {_TIES}):"
         fail_at(where, values != np.floor(values), f"count:{name}", problem, values)
-        counts[:, class_names.index(name)] = values.astype(np.int64)
+        if name in class_names:
+            counts[:, class_names.index(name)] = values.astype(np.int64)
+        elif values.any():  # another finding's class has no label here
+            hint = spelled_alike(name, class_names)
+            raise TableError(f"{where}: column count:{name}: unknown class (known: {', '.join(class_names)}){hint}")
     return _histograms(case_ids, class_names, counts, _further_columns(table, _OF_LABELS, "count:"))
 
 
@@ -279,8 +279,8 @@ def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
     values = labels.columns[name]
-    if None in values:
-        fail_at(where, [value is None for value in values], name, "the value is missing:", values)
+    missing = [value is None or not str(value).strip() for value in values]
+    fail_at(where, missing, name, "the value is missing:", values)
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
     first = cells[np.unique(labels.case, return_index=True)[1]]

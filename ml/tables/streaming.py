@@ -24,7 +24,7 @@ from ml.annotations import Annotations
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.evaluation import MetricsDocument, evaluate_groups
 from ml.metrics.sums import Debias
-from ml.tables.evaluate import TRAINED_ON, EvaluationOptions, align_tables, renormalised_note
+from ml.tables.evaluate import EvaluationOptions, align_tables, renormalised_note, trained_cells, unknown_note
 from ml.tables.files import Predictions, check_labels, check_predictions, predicted_classes
 from ml.tables.reading import Place, TableError, count_rows, explaining, read_batches, read_rows, table_kind, text_cells
 from ml.util.arrays import FloatArray
@@ -73,20 +73,25 @@ def _predictions_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
     yield from (part for _, part in read_rows(path, names, [], span.first, span.stop, rows))
 
 
-def labels_of(span: Span, path: Path, rows: int) -> Iterator[pa.Table]:
-    """Labels of a part in batches, by row groups of Parquet."""
+def labels_of(span: Span, path: Path, rows: int) -> Iterator[tuple[int, pa.Table]]:
+    """Labels of a part in batches, by row groups of Parquet, with the first row's position."""
     whole = not span.after and span.until is None
-    groups = None if whole or table_kind(path) != ".parquet" else _row_groups(span, path)
+    groups, at = None if whole or table_kind(path) != ".parquet" else _row_groups(span, path), 0
+    if groups:
+        metadata = parquet.read_metadata(path)
+        at = sum(metadata.row_group(number).num_rows for number in range(groups[0]))
     for table in read_batches(path, rows, groups):
+        start, at = at, at + table.num_rows
         if whole or "case_id" not in table.column_names:
-            yield table
+            yield start, table
             continue
         case = pc.cast(table.column("case_id"), pa.string())
         here = pc.greater(case, span.after)
         if span.until is not None:
             here = pc.and_(here, pc.less_equal(case, span.until))
         # a cell without a case is a mistake, which every part sees
-        yield table.filter(pc.fill_null(here, True))
+        here = pc.fill_null(here, True)
+        yield start + max(0, pc.index(here, True).as_py()), table.filter(here)
 
 
 def _row_groups(span: Span, path: Path) -> list[int]:
@@ -121,9 +126,11 @@ class _SortedLabels:
     def up_to(self, case: str | None) -> tuple[Annotations, Place]:
         """Labels up to this case, or all that are left, and their place."""
         while self.held is None or case is None or self.last <= case:
-            batch = next(self.batches, None)
+            start, batch = next(self.batches, (0, None))
             if batch is None:
                 break
+            if batch.num_rows:
+                self.given = start - (0 if self.held is None else self.held.num_rows)
             ids = _sorted_ids(batch, self.path, self.last, strictly=False)
             self.last = ids[-1] if ids else self.last
             self.held = batch if self.held is None else pa.concat_tables([self.held, batch])
@@ -162,7 +169,7 @@ def _sorted_ids(table: pa.Table, path: Path, last: str, *, strictly: bool) -> li
 
 def _joined(
     labels_path: Path, predictions_path: Path, span: Span, rows: int, renormalise: bool
-) -> Iterator[tuple[Predictions, Annotations, Place]]:
+) -> Iterator[tuple[Predictions, int, Annotations, Place]]:
     labels: _SortedLabels | None = None
     last, done = span.after, span.first
     for batch in _predictions_of(span, predictions_path, rows):
@@ -173,15 +180,16 @@ def _joined(
         last = ids[-1]
         place = _part(predictions_path, done, len(ids))
         predictions = check_predictions(batch, place, renormalise=renormalise)
-        if "yes" in predictions.columns.get(TRAINED_ON, ()):
+        trained, n_unknown = trained_cells(predictions, place)
+        if trained:
             raise TableError(
-                f"{predictions_path}: column {TRAINED_ON}: the release was trained on some of the cells; take their "
+                f"{predictions_path}: column trained_on: the release was trained on some of the cells; take their "
                 "rows and labels out first, or leave --stream out"
             )
         done += len(ids)
         labels = labels or _SortedLabels(labels_path, predictions.classes, span, rows)
-        yield predictions, *labels.up_to(last)
-    left = () if labels is None else labels.up_to(None)[0].case_ids
+        yield predictions, n_unknown, *labels.up_to(last)
+    left = [] if labels is None else labels.up_to(None)[0].labelled_cases()
     if left:
         raise TableError(f"{labels_path}: case {left[0]!r} has a label but no prediction")
 
@@ -206,7 +214,7 @@ class Streaming:
         sums: list[GroupSums] = []
         options = self.options
         joined = _joined(self.labels, self.predictions, span, batch_rows, renormalised is not None)
-        for predictions, labels, place in joined:
+        for predictions, n_unknown, labels, place in joined:
             if renormalised is not None and predictions.renormalised is not None:
                 renormalised.append(predictions.renormalised)
             if not sums:
@@ -219,6 +227,7 @@ class Streaming:
             given = (predictions.class_probs, predictions.disagreement_probs)
             sums[0].add(first, *given, cases.weights, units=units)
             sums[1].add(cases.counts, *given, weights2, units=units)
+            sums[0].n_unknown += n_unknown
             observer(sums[0].n_cases)
         if not sums:
             raise TableError(f"{self.predictions}: contains no predictions")
@@ -239,16 +248,19 @@ def evaluate_stream(
     missed: list[FloatArray] | None = [] if options.renormalise else None
     stream = Streaming(labels, predictions, options)
     first, second = stream.sums(WHOLE, observer, batch_rows=batch_rows, renormalised=missed)
-    document = document_of_sums(first, second, options.debias)
+    weighted = options.weights is not None, options.weights2 is not None
+    document = document_of_sums(first, second, options.debias, weighted, str(predictions))
     if missed:
         note = renormalised_note(np.concatenate(missed), first.n_cases, predictions)
         document["warnings"] = [note, *document["warnings"]]
     return document
 
 
-def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> MetricsDocument:
+def document_of_sums(
+    first: GroupSums, second: GroupSums, debias: Debias, weighted: tuple[bool, bool], where: str = "PREDICTIONS"
+) -> MetricsDocument:
     """The document that follows from sums, those of order 1 first."""
-    evaluation = evaluate_groups(first, second, debias)
+    evaluation = evaluate_groups(first, second, debias, weighted)
     return {
         "n_cases": first.n_cases,
         "n_labels": second.n_labels,
@@ -256,7 +268,7 @@ def document_of_sums(first: GroupSums, second: GroupSums, debias: Debias) -> Met
         "n_bins": first.n_bins,
         "debias": debias,
         "metrics": evaluation.metrics.to_dict(),
-        "warnings": list(evaluation.warnings),
+        "warnings": [*unknown_note(first.n_unknown, first.n_cases, where), *evaluation.warnings],
     }
 
 

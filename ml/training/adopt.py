@@ -92,6 +92,7 @@ class JudgedDocument(TypedDict):
     held_out: dict[str, dict[str, EstimateDocument]]
     disagreement: DisagreementDocument | None
     constant_concentration: bool
+    warnings: list[str]
 
 
 class AdoptReport(JudgedDocument):
@@ -103,7 +104,6 @@ class AdoptReport(JudgedDocument):
     parity: ParityDocument | None
     # three images as the network sees them; None of a table
     picture: str | None
-    warnings: list[str]
 
 
 @dataclass(frozen=True)
@@ -279,10 +279,6 @@ def adopt_model(request: AdoptRequest, out: Path, name: str | None) -> AdoptRepo
     kind = request.check()
     model = _adopt_table(request) if kind == "table" else _adopt_network(request, kind)
     calibration, judged = judge_outputs(model, request)
-    if judged["n_calibration"] < _FEW:
-        model.warnings.append(
-            f"only {judged['n_calibration']} cells calibrate: add labelled cells, or split them again with --held-out"
-        )
     source = model.adopted["source"]
     name = name or source.rpartition(".py:")[0] or Path(source).stem
     card = _card(name, model, calibration, judged, request.seed)
@@ -299,7 +295,6 @@ def adopt_model(request: AdoptRequest, out: Path, name: str | None) -> AdoptRepo
         "adopted": model.adopted,
         "parity": model.parity,
         "picture": None if picture is None else str(picture),
-        "warnings": model.warnings,
     }
 
 
@@ -344,14 +339,17 @@ def judge_outputs(model: _Model, request: AdoptRequest) -> tuple[Calibration, Ju
         )
     except FitError as exc:
         raise TableError(f"{source}: {exc}") from exc
-    steps = calibration_steps(fitted, calibration, method)
+    steps, n, warnings = calibration_steps(fitted, calibration, method), len(part.case_ids), list(model.warnings)
+    if n < _FEW:
+        warnings.append(f"only {n} cells calibrate: add labelled cells, or split them again with --held-out")
     return calibration, {
         "fit": fitted.report,
-        "n_calibration": len(part.case_ids),
+        "n_calibration": n,
         "n_held_out": len(held_out.case_ids),
         "held_out": {name: held_out_metrics(held_out, step) for name, step in steps.items()},
         "disagreement": disagreement,
         "constant_concentration": calibration.has_constant_concentration,
+        "warnings": warnings,
     }
 
 

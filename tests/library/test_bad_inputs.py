@@ -129,6 +129,7 @@ LIBRARY: list[tuple[Callable[[], object], str]] = [
     (tables(LABELS.assign(label="")), "LABELS: row 0, column label: the value is missing"),
     (tables({"case_id": ["a", 1], "annotator": ["r"], "label": ["x"]}), "cannot be read as a table .*column 'case_id'"),
     (tables({"case_id": ["a"], "annotator": ["r", "s"], "label": ["x", "y"]}), "expected length 1"),
+    (tables(LABELS.assign(p=" "), cluster="p"), "LABELS: row 0, column p: the value is missing: ' ', 55 in all"),
     (tables(sample_weight="w"), "LABELS: column 'w' is missing; there are only the columns"),
     (tables(LABELS.assign(w="x"), sample_weight="w"), "LABELS: row 0, column w: weights must be positive num"),
     (tables(LABELS.assign(w=0.0), sample_weight="w"), "LABELS: row 0, column w: weights must be positive"),

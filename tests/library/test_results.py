@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 import secondread
-from ml.metrics.definitions import without_long_names
+from ml.metrics.definitions import Estimates, without_long_names
 from secondread.calibration import Calibration, ConcentrationHead, Scaling
 from secondread.distributions import DirichletCpe, DirichletMixtureCpe, EnsembleCpe, PointCpe
 from secondread.metrics import Evaluation
@@ -34,6 +35,12 @@ def test_an_evaluation_is_printed_in_few_lines_with_every_metric(evaluation: Eva
     many = Evaluation(**{**vars(evaluation), "warnings": tuple(f"warning {n}" for n in range(40))})
     assert len(repr(many).splitlines()) == 30
     assert "warning 39" in many.summary()
+
+
+def test_an_evaluation_prints_no_negative_zero(evaluation: Evaluation) -> None:
+    nothing = replace(evaluation.metrics["EL"], value=-1e-9, low=-2e-9, high=1e-9, low_new=-3e-9, high_new=1e-9)
+    shown = replace(evaluation, metrics=Estimates(EL=nothing))
+    assert "-0.0000" not in shown.summary() + shown._repr_html_()
 
 
 def test_an_evaluation_is_a_table_with_the_values_of_its_document(evaluation: Evaluation) -> None:

@@ -14,6 +14,7 @@ import secondread
 from ml.tables.evaluate import EvaluationOptions
 from ml.tables.streaming import evaluate_stream
 from tests.support.command import run_here
+from tests.support.tables import labels_table, wide_table
 
 LABELS = pd.DataFrame(
     {
@@ -79,6 +80,17 @@ def test_the_changes_between_two_tables_are_a_table() -> None:
     assert (frame["second"] - frame["first"]).to_numpy() == pytest.approx(frame["change"].to_numpy(), abs=1e-12)
     assert frame.loc["L", "low"] == result.changes["L"].low
     assert frame.loc["L", "p_of_fall"] == result.changes["L"].p_of_fall
+
+
+@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
+def test_a_comparison_takes_the_changes_in_the_form_of_its_evaluations(debias: Any) -> None:
+    rng = np.random.default_rng(0)
+    truth, first, second = rng.dirichlet([1, 1, 1], (3, 60))
+    labels = labels_table(np.array([rng.multinomial(2, q) for q in truth]), "xyz")
+    result = secondread.compare(wide_table(first, "xyz"), wide_table(second, "xyz"), labels, n_bins=4, debias=debias)
+    for name, found in result.changes.items():
+        difference = result.second.metrics[name].value - result.first.metrics[name].value
+        assert found.value == pytest.approx(difference, abs=1e-12), name
 
 
 def test_dawid_and_skene_read_a_table_a_matrix_of_names_and_one_of_numbers_alike(tmp_path: Path) -> None:

@@ -132,6 +132,18 @@ def test_renaming_changes_nothing_and_lone_labels_count_for_nothing() -> None:
     assert (alone.p_value, alone.n) == (1.0, 0)
 
 
+@pytest.mark.parametrize("cluster", ["patient", None])
+def test_the_order_of_the_rows_changes_no_p_value(cluster: str | None) -> None:
+    rows = table(*readings(5, lean=0.1, moved=0.05))
+    found = set()
+    for seed in range(4):
+        order = np.random.default_rng(seed).permutation(len(rows["label"]))
+        shuffled = {name: [values[row] for row in order] for name, values in rows.items()}
+        test = measure_agreement(shuffled, cluster=cluster).rater_marginals
+        found.add(None if test is None else test.p_value)
+    assert len(found - {None}) == 1
+
+
 def table(labels: Ints, patient: Ints) -> dict[str, list[str]]:
     """LABELS, long."""
     return matrix_table(labels, "ab") | {"patient": [f"p{number}" for number in long(labels, patient)["cluster"]]}

@@ -187,6 +187,8 @@ def test_the_weight_of_unusable_bins_is_named() -> None:
     y, f = np.array([[1, 1], [2, 0], [0, 2], [1, 1]]), np.array([[0.1, 0.9], [0.5, 0.5], [0.9, 0.1], [0.5, 0.5]])
     assert any(text.startswith("50% of the weight of CL is in bins") for text in evaluate(y, f).warnings)
     assert any(text.startswith("CL is undefined") for text in evaluate(y[:3], f[:3]).warnings)
+    weights = np.array([1.0, 2.0, 1.0, 1.0])  # a bin with one case then joins the next
+    assert not any("count as 0" in text for text in evaluate(y, f, sample_weight=weights).warnings)
     many = np.repeat(y, 40, axis=0), np.repeat(f, 40, axis=0)
     assert not any("in bins" in text for text in evaluate(*many).warnings)
 
@@ -228,6 +230,14 @@ def test_horvitz_thompson_equals_hajek_where_everybody_is_labelled_alike() -> No
         if row["horvitz_thompson"] is not None:
             assert row["horvitz_thompson"] == pytest.approx(row["value"], abs=1e-13)
     assert evaluate(y, f).to_dict()["metrics"]["L"]["horvitz_thompson"] is None
+
+
+def test_weights_of_order_2_alone_leave_the_metrics_of_order_1_as_they_are() -> None:
+    y, f = draw(3)
+    plain, found = evaluate(y, f).metrics, evaluate(y, f, sample_weight=(None, np.full(len(y), 2.0))).metrics
+    for name in ("agreement", "L", "skill", "CL", "CL_plugin", "CE"):
+        assert found[name] == plain[name], name
+    assert found["EL"].horvitz_thompson is not None
 
 
 @pytest.mark.parametrize("clustered", [False, True])

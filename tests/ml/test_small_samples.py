@@ -1,5 +1,7 @@
 """Intervals from few cells: the Bayesian bootstrap, ranges, and warnings."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,12 +14,15 @@ from ml.metrics import (
     disagreement_calibration_loss,
     epistemic_loss,
     evaluate,
+    paired_changes,
 )
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.bayesian_bootstrap import MANY, mean_interval
 from ml.metrics.evaluation import evaluate_groups
 from ml.metrics.jackknife import Replicates, skewed_interval
 from ml.metrics.ordinal import weighted_kappa
+from ml.metrics.reader_variance import Readings
+from ml.metrics.sums import Debias
 from ml.reproduce import small_samples
 from ml.reproduce.coverage import run_small_samples
 from ml.util.arrays import FloatArray
@@ -126,10 +131,78 @@ def test_skill_and_coefficients_never_exceed_one(seed: int, n: int, clustered: b
             assert estimate.low <= estimate.value <= estimate.high <= 1, name
 
 
+@pytest.mark.parametrize("debias", ["pair", "paper", "none"])
+def test_ends_lie_within_the_range_of_the_quantity_and_of_its_debiased_estimate(debias: Debias) -> None:
+    losses, squares = ("CL", "CL_paired", "DL"), ("CL_plugin", "DL_plugin", "EL_plugin")
+    signed = -2.0 if debias != "none" else 0.0
+    ranges = dict.fromkeys(losses, (signed, 2.0)) | dict.fromkeys(squares, (0.0, 2.0))
+    ranges |= {"EL": (-0.5 if debias != "none" else 0.0, 2.0), "CE": (0.0, 2**0.5), "CE_D": (0.0, 1.0)}
+    ranges |= {"CL_D": (signed / 2, 1.0), "CL_D_plugin": (0.0, 1.0)}
+    ranges |= dict.fromkeys(("L_D_minus_max", "L_D_minus_gini"), (-1.0, 1.0))
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        n, m = rng.integers(2, 8), rng.integers(2, 5)
+        labels = np.array([rng.choice(3, m, p=q) for q in rng.dirichlet([0.3] * 3, n)])
+        y = (labels[..., None] == np.arange(3)).sum(axis=1)
+        readings = Readings(np.repeat(np.arange(n), m), np.tile(np.arange(m), n), labels.ravel())
+        f, phi, bins = rng.dirichlet([0.3] * 3, n), rng.random(n), int(rng.choice([1, 3, 15]))
+        metrics = evaluate(y, f, phi, n_bins=bins, debias=debias, readings=readings).metrics
+        for name, (least, most) in ranges.items():
+            found = metrics[name]
+            low, high = min(least, found.value) - 1e-12, max(most, found.value) + 1e-12
+            ends = (found.low, found.high, found.low_new, found.high_new)
+            assert all(low <= end <= high for end in ends if end is not None), (name, seed, found)
+
+
+def test_without_debiasing_a_loss_is_its_plug_in() -> None:
+    rng = np.random.default_rng(1)
+    f = rng.dirichlet([1, 1, 1], 30)
+    metrics = evaluate(np.array([rng.multinomial(3, row) for row in f]), f, debias="none").metrics
+    for name in ("EL", "DL", "CL_D"):
+        assert metrics[name] == metrics[f"{name}_plugin"], name
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_patient_has_values_without_an_error(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    f, g = rng.dirichlet([1, 1, 1], (2, 12))
+    y = np.array([rng.multinomial(3, row) for row in f])
+    pair = [(probs, 1 - (probs**2).sum(axis=1)) for probs in (f, g)]
+    options: Any = {"sample_weight": rng.uniform(1, 3, 12), "cluster": ["p"] * 12}
+    for found in (evaluate(y, *pair[0], **options).metrics, paired_changes(y, pair[0], pair[1], **options)):
+        assert np.isfinite(found["L_D"].value)
+        assert all(estimate.se is None and estimate.low is None for estimate in found.values())
+
+
+def test_a_weighted_kappa_is_never_below_minus_one() -> None:
+    y, f = np.eye(3, dtype=np.int64)[[0, 2, 1, 0, 2]], np.eye(3)[[2, 0, 1, 2, 1]]
+    found = weighted_kappa(y, f)
+    assert found.low == -1 < found.value
+
+
 def test_no_disagreement_is_no_proof_of_agreement() -> None:
     found = krippendorff_alpha(np.repeat([[2, 0], [0, 2]], 10, axis=0))
     assert found.value == found.high == 1
     assert found.low == pytest.approx(1 - beta.ppf(0.975, 0.5, 20.5) / 0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_full_agreement_on_grades_is_no_proof_of_agreement_either(clustered: bool) -> None:
+    classes = np.array([0, 1] * 10)
+    cluster = np.arange(20) // 2 if clustered else None
+    y = np.eye(2, dtype=np.int64)[classes] * 2
+    nominal = krippendorff_alpha(y, cluster=cluster)
+    found = [krippendorff_alpha(y, level="ordinal", cluster=cluster), fleiss_kappa(y, cluster=cluster)]
+    found.append(cohen_kappa(classes, classes, 2, level="ordinal", cluster=cluster))
+    for estimate in found:  # two grades are two classes
+        assert (estimate.value, estimate.high) == (1, 1)
+        assert estimate.low == pytest.approx(nominal.low, rel=1e-9)
+    for seed in range(20):
+        grades = np.random.default_rng(seed).integers(0, 7, 60)
+        y = np.eye(7, dtype=np.int64)[grades] * 3
+        for estimate in (krippendorff_alpha(y, level="ordinal"), cohen_kappa(grades, grades, 7, level="ordinal")):
+            assert (estimate.value, estimate.high) == (1, 1)
+            assert 0.3 < estimate.low < 0.99
 
 
 def test_a_skill_that_no_case_moves_has_the_interval_of_its_loss() -> None:

@@ -113,7 +113,8 @@ def test_of_a_parquet_file_one_row_group_is_in_memory(tmp_path: Path, part: bool
     del table
     before, most, rows = pa.total_allocated_bytes(), 0, 0
     span = Span(0, None, "c", None)
-    for batch in labels_of(span, path, 5_000) if part else read_batches(path, 5_000):
+    parts = (table for _, table in labels_of(span, path, 5_000))
+    for batch in parts if part else read_batches(path, 5_000):
         rows += batch.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
     assert rows == n
@@ -173,7 +174,7 @@ def test_a_part_reads_only_its_own_row_groups(stored: tuple[Path, Path], monkeyp
     for shard in range(1, 5):
         span = span_of(predictions, shard, 4)
         read.clear()
-        assert sum(table.num_rows for table in labels_of(span, labels, 1000)) > 0
+        assert sum(table.num_rows for _, table in labels_of(span, labels, 1000)) > 0
         assert 0 < sum(map(len, read)) <= groups // 4 + 2
 
 
@@ -236,6 +237,28 @@ def test_strange_labels_are_seen_by_one_of_the_parts(tmp_path: Path, labels: lis
         every_part()
 
 
+@pytest.mark.parametrize("batch_rows", [20, 1000])
+def test_an_error_in_a_shard_names_the_row_of_the_file(stored: tuple[Path, Path], batch_rows: int) -> None:
+    table = parquet.read_table(stored[0]).to_pydict()
+
+    def every_part() -> None:
+        for shard in (1, 2, 3, 4):
+            Streaming(*stored).sums(span_of(stored[1], shard, 4), batch_rows=batch_rows)
+
+    for row in (0, 700, len(table["label"]) - 1):
+        labels = [*table["label"][:row], "strange", *table["label"][row + 1 :]]
+        parquet.write_table(pa.table(table | {"label": labels}), stored[0], row_group_size=50)
+        with pytest.raises(TableError, match=rf"row {row + 1}, column label: unknown class"):
+            every_part()
+
+
+def test_a_case_without_a_label_needs_no_prediction_in_a_stream_either(tmp_path: Path) -> None:
+    paths = tmp_path / "labels.csv", tmp_path / "predictions.csv"
+    write_table({"case_id": list("abc"), "count:x": [1, 0, 0], "count:y": [1, 0, 0]}, paths[0])
+    write_table({"case_id": ["a"], "prob:x": [0.5], "prob:y": [0.5]}, paths[1])
+    assert evaluate_stream(*paths)["n_labels"] == evaluate_tables(*paths).n_labels == 2
+
+
 def test_tables_that_cannot_be_divided_are_refused(stored: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(TableError, match="cannot be divided into 401"):
         evaluate_shard(Streaming(*stored), tmp_path / "job", (1, 401))
@@ -266,6 +289,42 @@ def test_shards_from_the_command_line(stored: tuple[Path, Path], tmp_path: Path)
         refused = run_here(*command, *wrong)
         assert refused.returncode == 2
         assert named in refused.stderr
+
+
+@pytest.fixture
+def weighed(tmp_path: Path) -> tuple[Path, Path]:
+    """Tables with one heavy weight, and of three cells nobody knows whether the release was trained on them."""
+    paths = tables(tmp_path, ".parquet", wide=True)
+    labels, predictions = (read_table(path).to_pydict() for path in paths)
+    heavy = int(np.argmax(sum(np.array(labels[f"count:k{k}"]) for k in range(3)) >= 2))
+    labels["w1"] = [100.0 if row == heavy else 1.0 for row in range(len(labels["w1"]))]
+    write_table(labels, paths[0])
+    write_table(predictions | {"trained_on": ["unknown"] * 3 + ["no"] * 397}, paths[1])
+    return paths
+
+
+@pytest.mark.parametrize("options", [{"weights": "w1"}, {"weights": "w1", "weights2": "w2"}, {"weights2": "w1"}, {}])
+def test_streams_and_shards_warn_of_weights_and_training_cells_as_memory_does(
+    weighed: tuple[Path, Path], tmp_path: Path, options: dict[str, str]
+) -> None:
+    weights = (options.get("weights"), options.get("weights2"))
+    # sums over groups know the mean weight of the heaviest group
+    texts = [text.split(" (largest")[0] for text in evaluate_tables(*weighed, sample_weight=weights).warnings]
+    expected = [text for text in texts if "order" in text or "trained" in text]
+    assert len(expected) == (1 if not options else 4 if weights[1] is None else 2)
+    asked = EvaluationOptions(**options)
+    for shard in (1, 2):
+        evaluate_shard(Streaming(*weighed, asked), tmp_path / "job", (shard, 2))
+    documents = evaluate_stream(*weighed, asked, batch_rows=50), finish_evaluation(tmp_path / "job")
+    for document, where in zip(documents, (str(weighed[1]), "PREDICTIONS"), strict=True):
+        texts = [text.split(" (largest")[0].replace(where, str(weighed[1])) for text in document["warnings"]]
+        assert texts[: len(expected)] == expected
+
+
+def test_a_stream_refuses_other_answers_about_training_cells(weighed: tuple[Path, Path]) -> None:
+    write_table(read_table(weighed[1]).to_pydict() | {"trained_on": ["no"] * 399 + ["maybe"]}, weighed[1])
+    with pytest.raises(TableError, match="row 400, column trained_on: must be yes, no or unknown, not 'maybe'"):
+        evaluate_stream(*weighed, batch_rows=50)
 
 
 def shuffled(path: Path, out: Path, seed: int) -> Path:

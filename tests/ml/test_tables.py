@@ -156,6 +156,37 @@ def _of(table: dict[str, list[Any]], finding: str) -> dict[str, list[Any]]:
     }
 
 
+def test_a_finding_of_a_wide_table_has_no_labels_or_none_of_the_others_classes() -> None:
+    predictions: dict[str, list[Any]] = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"]}
+    predictions |= {"prob:x": [0.5, 0.5, None], "prob:y": [0.5, 0.5, None]}
+    predictions |= {"prob:u": [None, None, 0.3], "prob:v": [None, None, 0.7]}
+    counts = {"count:x": [1, 0, 0], "count:y": [1, 2, 0], "count:u": [0, 0, 1], "count:v": [0, 0, 0]}
+    wide = {"case_id": ["a", "b", "a"], "finding": ["mass", "mass", "fluid"]} | counts
+    for table, n_labels in ((wide, [4, 1]), ({name: column[:2] for name, column in wide.items()}, [4, 0])):
+        found = evaluate_findings(table, predictions)
+        assert [(row.n_labels, row.n_classes) for row in found.values()] == [(n, 2) for n in n_labels]
+
+
+def test_a_finding_without_predictions_is_left_out_and_named() -> None:
+    labels, predictions = _findings()
+    some = [row for row, name in enumerate(predictions["finding"]) if name == "mass"]
+    fewer = {name: [values[row] for row in some] for name, values in predictions.items()}
+    with pytest.raises(TableError, match=r"finding 'fluid' has labels and no prediction.*--missing drop"):
+        evaluate_findings(labels, fewer)
+    found = evaluate_findings(labels, fewer, EvaluationOptions(missing="drop"))
+    assert list(found) == ["mass"]
+    assert found["mass"].warnings[0] == "finding 'fluid' has labels and no prediction and was left out"
+
+
+def test_classes_whose_names_differ_in_signs_only_have_a_diagram_each(tmp_path: Path) -> None:
+    labels = {"case_id": ["a", "b"], "annotator": ["r", "r"], "label": ["<5", ">5"]}
+    write_table(labels, tmp_path / "labels.csv")
+    write_table({"case_id": ["a", "b"], "prob:<5": [0.5, 0.2], "prob:>5": [0.5, 0.8]}, tmp_path / "predictions.csv")
+    tables = ("--labels", tmp_path / "labels.csv", "--predictions", tmp_path / "predictions.csv")
+    assert run_here("evaluate", *tables, "--plots", tmp_path / "plots").returncode == 0
+    assert len(list((tmp_path / "plots").glob("*.svg"))) == 4
+
+
 def test_the_command_gives_one_row_and_one_document_per_finding(two_findings: list[object]) -> None:
     text = run_here("evaluate", *two_findings).stdout
     assert [line.split()[0] for line in text.splitlines()[:3]] == ["finding", "mass", "fluid"]
