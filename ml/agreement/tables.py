@@ -219,7 +219,7 @@ def agreement_of(labelled: Annotations, where: Where, options: AgreementOptions)
         groups = np.unique(case_column(labelled, options.cluster, where).astype(str), return_inverse=True)[1]
     sites, warnings = [], list[str]()
     if "site" in labelled.columns:
-        sites = _sites(counts, case_column(labelled, "site", where), groups, level)
+        sites = _sites(counts, case_column(labelled, "site", where, blank=True), groups, level)
     if not (counts.sum(axis=1) >= 2).any():
         warnings.append(Message("no cell has two labels: inter-rater agreement cannot be measured"))
     report = AgreementReport(

@@ -341,8 +341,7 @@ class Binned:
     def singleton_mass(self, debias: Debias) -> float:
         """Share of the weight in bins without a pair."""
         weight = float(self.sample.weight.sum()) * len(self.slots.edges)
-        bins = self._paired.bins if debias == "pair" else self.bins
-        lonely = float(bins.weight[~usable_bins(bins, debias)].sum())
+        lonely = float(self.bins.weight[~usable_bins(self.bins, debias)].sum())
         return lonely / weight if weight > 0 else 0.0
 
     def estimate(self, debias: Debias) -> Estimate:

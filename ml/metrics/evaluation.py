@@ -486,7 +486,7 @@ def _unusable_bins(metrics: dict[str, Estimate]) -> list[str]:
             texts.append(
                 Message(
                     "{singleton_mass:.0%} of the weight of {name} is in bins with one cell (or one "
-                    "patient), which count as 0: use fewer bins",
+                    "patient), which add nothing or join the next bin: use fewer bins",
                     singleton_mass=lonely,
                     name=name,
                 )

@@ -273,13 +273,13 @@ def _wide_labels(
     return _histograms(case_ids, class_names, counts, _further_columns(table, _OF_LABELS, "count:"))
 
 
-def case_column(labels: Annotations, name: str, where: Where) -> npt.NDArray[Any]:
-    """A further column of LABELS, one value per case (N,)."""
+def case_column(labels: Annotations, name: str, where: Where, *, blank: bool = False) -> npt.NDArray[Any]:
+    """A further column of LABELS, one value per case (N,), which may be blank only if told so."""
     if name not in labels.columns:
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
     values = labels.columns[name]
-    missing = [value is None or not str(value).strip() for value in values]
+    missing = [value is None or not (blank or str(value).strip()) for value in values]
     fail_at(where, missing, name, "the value is missing:", values)
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
