@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, check_grad
 from scipy.special import expit
 
-from ml.calibration.calibrators import Calibration, calibrate
+from ml.calibration.calibrators import Calibration, calibrate, calibration_mix
 from ml.calibration.concentration import concentration_loss, fit_concentration
 from ml.calibration.disagreement_map import (
     IDENTITY,
@@ -402,3 +402,10 @@ def test_too_few_labels_are_refused(labels: int) -> None:
         fit_disagreement_map(np.full(9, 0.2), np.array([[labels, 0]] * 9), names(9))
     with pytest.raises(FitError, match="several patients"):
         fit_disagreement_map(np.full(20, 0.2), np.array([[2, 0]] * 20), ["one"] * 20)
+
+
+def test_the_calibration_mix_is_that_of_the_predictions() -> None:
+    assert calibration_mix([[1, 0], [0.5, 0.5], [0, 1]]) == pytest.approx([0.5, 0.5])
+    assert calibration_mix([[1, 0], [0.5, 0.5]]) == pytest.approx([1.75 / 2.5, 0.75 / 2.5])
+    with pytest.raises(ValueError, match="class_probs"):
+        calibration_mix([[2, 0], [0, 1]])  # label counts

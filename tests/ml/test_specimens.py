@@ -521,13 +521,6 @@ def test_the_strength_of_the_shift_is_learned_within_its_range() -> None:
     assert fit_kappa([specimen(certain_cells([5, 0, 0, 0]))]) == 2.0
 
 
-def test_the_calibration_mix_is_that_of_the_predictions() -> None:
-    assert calibration_mix([[1, 0], [0.5, 0.5], [0, 1]]) == pytest.approx([0.5, 0.5])
-    assert calibration_mix([[1, 0], [0.5, 0.5]]) == pytest.approx([1.75 / 2.5, 0.75 / 2.5])
-    with pytest.raises(ValueError, match="class_probs"):
-        calibration_mix([[2, 0], [0, 1]])  # label counts
-
-
 def test_a_class_that_a_network_overstates_does_not_grow_in_a_specimen() -> None:
     """Its probabilities are twice too high in calibration cells and in specimens, so the mix takes that out."""
     rng, means = np.random.default_rng(0), []
