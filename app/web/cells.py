@@ -17,7 +17,9 @@ from app.database.tables import Case, time_of
 from app.http.errors import InvalidValue, NotFound
 from app.http.models import ClassOut, PageText
 from app.labels.service import label_in_gallery, undo_in_gallery
+from app.metrics.service import CohortQuery
 from app.releases.service import class_names, reading_classes
+from app.reports.service import doubt_triage, read_published_report
 from app.triage.service import (
     assign_open_reads,
     cells_without_annotator,
@@ -310,6 +312,7 @@ def _respond(page: Page, answer: Response, filters: str) -> Response:
 class LeadsWorklist:
     """A page of the cases that wait for a read, their total number, and the available filters."""
 
+    # ``doubt``: why disagreement probabilities are no reason yet to read one case before another, None if they are.
     # ``same_image``: by case the others with the same pixels, id and external id; ``names`` of the classes by code.
 
     page: cases.WorklistOut
@@ -317,6 +320,7 @@ class LeadsWorklist:
     sites: list[str]
     same_image: dict[str, list[tuple[uuid.UUID, str]]]
     names: dict[str, str]
+    doubt: str | None
 
 
 def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str | None) -> LeadsWorklist:
@@ -325,10 +329,12 @@ def load_leads_worklist(session: Session, chosen: cases.CaseFilter, cursor: str 
     alike = cases.same_images(session, [uuid.UUID(item.case.id) for item in worklist_page.items])
     same_image = {str(case_id): others for case_id, others in alike.items()}
     names = class_names(session) if worklist_page.items else {}
+    report = read_published_report(session, CohortQuery()).body
     return LeadsWorklist(
         worklist_page,
         cases.count_cases(session, chosen),
         cases.list_sites(session),
         same_image,
         names,
+        doubt=doubt_triage(report.document) if report else None,
     )

@@ -6,7 +6,7 @@ none. Coefficients are ratios of sums over cases, so leaving a case (or a patien
 Sources: Cohen 1960; Fleiss 1971; Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
@@ -16,15 +16,13 @@ import numpy.typing as npt
 from scipy.special import stdtr
 
 from ml.dataframes import same_rows, values_of
-from ml.metrics.bayesian_bootstrap import mean_interval
 from ml.metrics.cases import Sample, check_clusters, check_inputs, observed_disagreement, select_sample
 from ml.metrics.homogeneity_test import DependenceTest
-from ml.metrics.jackknife import SHARE, Estimate, Replicates, mean_replicates, to_skill
-from ml.metrics.ordinal import quadratic_kappa
+from ml.metrics.jackknife import SHARE, Bounds, Estimate, Replicates, mean_replicates, to_skill
+from ml.metrics.ordinal import largest_squared_distance, replicates_of_sums, squared_distances
 from ml.util.arrays import FloatArray, IntArray, as_label_counts, gini
 
 Level = Literal["nominal", "ordinal"]
-_ROUNDING = 1e-12
 
 
 def as_label_matrix(labels: npt.ArrayLike, n_classes: int) -> IntArray:
@@ -44,14 +42,6 @@ def as_label_matrix(labels: npt.ArrayLike, n_classes: int) -> IntArray:
 def count_matrix(labels: IntArray, n_classes: int) -> IntArray:
     """Label histograms (N, K) of a label matrix."""
     return np.asarray((labels[..., None] == np.arange(n_classes)).sum(axis=1), dtype=np.int64)
-
-
-def _coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
-    """1 − D_o / D_e; NaN if no disagreement could be expected."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = observed / expected
-    # where nothing differs, rounding leaves a little
-    return np.asarray(np.where(expected > 0, 1 - np.where(np.abs(share) < _ROUNDING, 0.0, share), np.nan))
 
 
 def krippendorff_alpha(
@@ -82,67 +72,51 @@ def krippendorff_alpha(
     counts = as_label_counts(label_counts if level == "ordinal" else values_of(label_counts, "label_counts"))
     sample = select_sample(counts.sum(axis=1) >= 2, None, check_clusters(cluster, len(counts)))
     y = counts[sample.rows].astype(np.float64)
-    shares = y.sum(axis=0) / max(y.sum(), 1.0)
-    if level == "ordinal":
-        return _coefficient_estimate(
-            *_ordinal_alpha(y, sample), sample, _by_chance(shares, shares.cumsum() - shares / 2)
-        )
-    return _coefficient_estimate(*_nominal_alpha(y, sample), sample, 1 - float(shares @ shares))
+    by_label = replace(sample, weight=y.sum(axis=1))
+    alpha = (_ordinal_alpha if level == "ordinal" else _nominal_alpha)(y, by_label)
+    return replace(to_skill(*alpha, by_label, SHARE, lowest=-1.0), ess=sample.ess)
 
 
-def _by_chance(shares: FloatArray, places: FloatArray) -> float:
-    """Mean squared distance of two labels by chance, as a share of the largest."""
-    width, mean = float(places[-1] - places[0]), float(shares @ places)
-    return 2 * float(shares @ (places - mean) ** 2) / width**2 if width > 0 else 0.0
-
-
-def _coefficient_estimate(value: float, without: FloatArray, sample: Sample, expected: float | None = None) -> Estimate:
-    """Estimate of 1 − D_o / D_e; where nothing differs its interval is that of a D_o of 0 and the D_e given."""
-    estimate = to_skill(Replicates(value, without), sample, lowest=-1.0)
-    if value < 1 or not expected or sample.n_clusters < 2:
-        return estimate
-    none = np.zeros(sample.n_clusters)
-    _, observed = mean_interval(none, sample.cluster_weight, sample.largest_weight, *SHARE)
-    return replace(estimate, low=max(-1.0, 1 - observed / expected), high=1.0)
-
-
-def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """Alpha of label counts (n, K), and without each cluster."""
+def _nominal_alpha(y: FloatArray, sample: Sample) -> tuple[Replicates, Replicates]:
+    """Disagreement of label counts (n, K), and by chance."""
     n = y.sum(axis=1)
-    differing = _per_cluster((n**2 - np.einsum("nk,nk->n", y, y)) / (n - 1), sample)
-    size, parts = _per_cluster(n, sample), _per_cluster(y, sample)
+    size, parts = sample.cluster_weight, _per_cluster(y, sample)
     total = parts.sum(axis=0)
     squares = total @ total
     without = squares - 2 * parts @ total + np.einsum("gk,gk->g", parts, parts)
 
-    def alpha(observed: FloatArray, labels: FloatArray, together: FloatArray) -> FloatArray:
+    def by_chance(labels: FloatArray, together: FloatArray) -> FloatArray:
         with np.errstate(invalid="ignore", divide="ignore"):
-            return _coefficient(observed, (labels**2 - together) / (labels - 1))
+            return (labels**2 - together) / (labels - 1) / labels
 
-    value = alpha(differing.sum(), size.sum(), squares)
-    return float(value), alpha(differing.sum() - differing, size.sum() - size, without)
+    whole = by_chance(np.array(sample.total_weight), squares)
+    expected = Replicates(float(whole), by_chance(sample.total_weight - size, without))
+    return mean_replicates((n - np.einsum("nk,nk->n", y, y) / n) / (n - 1), sample), expected
 
 
-def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[float, FloatArray]:
-    """The same with squared distances between mid-ranks."""
+def _ordinal_alpha(y: FloatArray, sample: Sample) -> tuple[Replicates, Replicates]:
+    """The same with squared distances between mid-ranks, as shares of the largest."""
     # Σ C_kl (b_k − b_l)² = 2(Σ T_k b_k² − bᵀCb), C coincidences and T totals
     spare = (y.sum(axis=1) - 1)[:, None]
     coincidences = (y / spare).T @ y - np.diag((y / spare).sum(axis=0))
     parts = _per_cluster(y, sample)
     total = parts.sum(axis=0)
     left = np.concatenate([total[None], total - parts])
-    # mean rank of each class, counted from the middle
-    ranks = left.cumsum(axis=-1) - left / 2 - left.sum(axis=-1, keepdims=True) / 2
+    n = left.sum(axis=1)
+    # mean rank of each class, counted from the middle, as a share of all
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ranks = (left.cumsum(axis=-1) - left / 2) / n[:, None] - 0.5
     own = ranks[1:] if sample.cluster is None else ranks[1:][sample.cluster]
     gone = ((y * own).sum(axis=1) ** 2 - (y * own**2).sum(axis=1)) / spare[:, 0]
     crossed = np.einsum("gk,gk->g", ranks @ coincidences, ranks)
     crossed[1:] -= _per_cluster(gone, sample)
     squared = np.einsum("gk,gk->g", left, ranks**2)
-    n = left.sum(axis=1)
-    expected = n * squared - np.einsum("gk,gk->g", left, ranks) ** 2
+    used = np.flatnonzero(total)
+    widest = np.ptp(ranks[0, used[[0, -1]]]) ** 2 if used.size > 1 else 1.0
     with np.errstate(invalid="ignore", divide="ignore"):
-        alphas = _coefficient(squared - crossed, np.where(expected > 1e-9 * n, expected / (n - 1), 0.0))
-    return float(alphas[0]), alphas[1:]
+        observed = 2 * (squared - crossed) / n / widest
+        expected = 2 * (squared - np.einsum("gk,gk->g", left, ranks) ** 2 / n) / (n - 1) / widest
+    return Replicates(float(observed[0]), observed[1:]), Replicates(float(expected[0]), expected[1:])
 
 
 def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
@@ -152,14 +126,6 @@ def _per_cluster(parts: FloatArray, sample: Sample) -> FloatArray:
         return np.zeros((0, *parts.shape[1:]))
     # the cases of a cluster stand together
     return np.asarray(np.add.reduceat(parts, np.searchsorted(sample.cluster, np.arange(sample.n_clusters)), axis=0))
-
-
-def _ratio_estimate(
-    formula: Callable[[FloatArray], FloatArray], parts: FloatArray, sample: Sample, expected: float
-) -> Estimate:
-    """Estimate a formula of sums (..., P) from the parts (G, P) of clusters."""
-    total = parts.sum(axis=0)
-    return _coefficient_estimate(float(formula(total)), formula(total - parts), sample, expected)
 
 
 def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None = None) -> Estimate:
@@ -193,13 +159,12 @@ def fleiss_kappa(label_counts: npt.ArrayLike, *, cluster: npt.ArrayLike | None =
     agree = ((counts * (counts - 1)).sum(axis=1) / (n * (n - 1)))[:, None]
     parts = _per_cluster(np.concatenate([agree, counts, np.ones_like(agree)], axis=1)[sample.rows], sample)
 
-    def kappa(sums: FloatArray) -> FloatArray:
+    def disagreements(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
         cases = sums[..., -1]
         shares = sums[..., 1:-1] / (n * cases)[..., None]
-        return _coefficient(1 - sums[..., 0] / cases, 1 - (shares**2).sum(axis=-1))
+        return 1 - sums[..., 0] / cases, 1 - (shares**2).sum(axis=-1)
 
-    shares = counts.sum(axis=0) / counts.sum()
-    return _ratio_estimate(kappa, parts, sample, 1 - float(shares @ shares))
+    return to_skill(*replicates_of_sums(disagreements, parts), sample, SHARE, lowest=-1.0)
 
 
 def cohen_kappa(
@@ -298,10 +263,9 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
     if level == "ordinal":
         x, y = first.astype(np.float64), second.astype(np.float64)
         sums = _per_cluster(np.stack([np.ones(len(x)), x, y, x**2 + y**2, x * y], axis=-1), sample)
-        shares = np.bincount(first, minlength=n_classes) / max(len(first), 1)
-        return _ratio_estimate(
-            quadratic_kappa, sums, sample, _by_chance(shares, np.arange(n_classes, dtype=np.float64))
-        )
+        used = np.bincount(np.concatenate([first, second]), minlength=n_classes) > 0
+        distance = Bounds(0.0, largest_squared_distance(used))
+        return to_skill(*replicates_of_sums(squared_distances, sums), sample, distance, lowest=-1.0)
     rows, columns = (np.bincount(classes, minlength=n_classes).astype(np.float64) for classes in (first, second))
     agree = (first == second).astype(np.float64)
     # by cluster: cases, agreements, change of Σ rows · columns
@@ -309,13 +273,15 @@ def kappa_of(first: IntArray, second: IntArray, n_classes: int, sample: Sample, 
     sums = _per_cluster(np.stack([np.ones(len(agree)), agree, crossed], axis=-1), sample)
     sums[:, 2] -= agree if sample.cluster is None else _own_products(first, second, n_classes, sample)
 
-    def kappa(n: FloatArray, agreeing: FloatArray, product: FloatArray) -> FloatArray:
-        n = np.where(n > 0, n, np.nan)
-        return _coefficient(1 - agreeing / n, 1 - product / n**2)
+    def disagreements(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
+        n, agreeing, product = np.moveaxis(sums, -1, 0)
+        return 1 - agreeing / n, 1 - product / n**2
 
     total = np.array([len(agree), agree.sum(), rows @ columns])
-    expected = 1 - float(rows @ columns) / max(len(agree), 1) ** 2
-    return _coefficient_estimate(float(kappa(*total)), kappa(*(total - sums).T), sample, expected)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole, without = disagreements(total), disagreements(total - sums)
+    observed, expected = (Replicates(float(value), each) for value, each in zip(whole, without, strict=True))
+    return to_skill(observed, expected, sample, SHARE, lowest=-1.0)
 
 
 def _own_products(first: IntArray, second: IntArray, n_classes: int, sample: Sample) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from ml.metrics.jackknife import (
     ReaderPart,
     Replicates,
     root,
+    skill_replicates,
     to_estimate,
     to_skill,
 )
@@ -28,8 +29,6 @@ from ml.metrics.sums import Debias
 
 #: Frequencies and probabilities in bins: of the classes, or of the disagreement of two annotators.
 Bins = Literal["classes", "disagreement"]
-# a loss of the constant at or below which nothing was left to predict, but rounding
-_NOTHING = 1e-12
 _T = TypeVar("_T")
 
 
@@ -207,9 +206,9 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
     """Estimate a metric that is no root, with its interval."""
     form, replicates = metric.form(debias), metric_replicates(metric, source, debias)
     readers = source.readers(metric, form, replicates)
-    if metric.skill:
-        estimate = to_skill(replicates, source.sample(metric.order), readers=readers)
-        return _skill_without_spread(estimate, metric, source) if metric.sampled else estimate
+    if metric.skill and metric.mean is not None and metric.term is not None:
+        loss, constant = source.mean(metric.mean), source.constant_loss(metric.own_bins, metric.order)
+        return to_skill(loss, constant, source.sample(metric.order), metric.term, readers=readers)
     lonely, quadratic, gaps = 0.0, LINEAR, None
     term = metric.term if metric.sampled else None
     if metric.bins is not None:
@@ -229,17 +228,6 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
     )
 
 
-def _skill_without_spread(skill: Estimate, metric: Metric, source: BinnedSource) -> Estimate:
-    """Interval of a skill that no case moves: that of its loss, over the constant's."""
-    if skill.low is None or skill.high is None or skill.high - skill.low > _NOTHING:
-        return skill
-    constant = source.constant_loss(metric.own_bins, metric.order).value
-    loss = to_estimate(source.mean(str(metric.mean)), source.sample(metric.order), term=metric.term)
-    if loss.low is None or loss.high is None:
-        return skill
-    return replace(skill, low=1 - loss.high / constant, high=1 - loss.low / constant)
-
-
 def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Metric] = METRICS) -> Estimates:
     """Estimate metrics, by name; a root follows the metric whose root it is."""
     estimates = Estimates()
@@ -249,11 +237,3 @@ def metric_estimates(source: BinnedSource, debias: Debias, metrics: Iterable[Met
         else:
             estimates[metric.name] = root(estimates[metric.root_of])
     return estimates
-
-
-def skill_replicates(loss: Replicates, constant: Replicates) -> Replicates:
-    """1 − loss / loss of the constant; NaN if that is 0."""
-    pairs = ((np.float64(loss.value), constant.value), (loss.without, constant.without))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        value, without = (np.where(best > _NOTHING, 1 - own / best, np.nan) for own, best in pairs)
-    return Replicates(float(value), without)

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
 from ml.documents import LEFT_OUT, AsDocument
-from ml.metrics.bayesian_bootstrap import MANY, HalfCases, mean_interval
+from ml.metrics.bayesian_bootstrap import MANY, HalfCases, mean_interval, moment_intervals
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
-# half an interval, as a share of the range or of the value, below which differences are rounding
+# half an interval, as a share of the range or of the value, a ratio or a loss below which differences are rounding
 _NO_SPREAD = 1e-12
 # of log(1 − skill): a lower end below −99 states no more than −99 does
 _LARGEST_EXPONENT = float(np.log(100))
@@ -342,31 +342,71 @@ def _within(estimate: Estimate, limits: Bounds | None) -> Estimate:
     return replace(estimate, **{name: min(max(end, least), most) for name, end in ends.items()})
 
 
+def skill_replicates(loss: Replicates, constant: Replicates) -> Replicates:
+    """1 − loss / loss of the constant; NaN if that is 0."""
+    pairs = ((np.float64(loss.value), constant.value), (loss.without, constant.without))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = [np.where(best > _NO_SPREAD, own / best, np.nan) for own, best in pairs]
+    value, without = (1 - np.where(np.abs(share) < _NO_SPREAD, 0.0, share) for share in shares)
+    return Replicates(float(value), without)
+
+
 def to_skill(
-    replicates: Replicates, sample: Sample, *, lowest: float = -np.inf, readers: ReaderPart | None = None
+    loss: Replicates,
+    constant: Replicates,
+    sample: Sample,
+    term: Bounds,
+    *,
+    lowest: float = -np.inf,
+    readers: ReaderPart | None = None,
 ) -> Estimate:
-    """Estimate of 1 − a/b with a 95 % interval of log(1 − x), so that it ends below 1; none where a is 0."""
-    plain, rest = to_estimate(replicates, sample), 1 - replicates.value
-    if readers is not None and rest > 0:
-        readers = ReaderPart(readers.variance / rest**2, readers.df)
-    moved = to_estimate(replicates.log_of_rest(), sample, readers=readers)
-    ends = (moved.high, moved.low, moved.high_new, moved.low_new)
-    low, high, low_new, high_new = (_skill_end(end, lowest) for end in ends)
-    return replace(plain, low=low, high=high, low_new=low_new, high_new=high_new)
+    """Estimate of 1 − loss / constant with a 95 % interval, whose ends are ``lowest`` and 1 at most.
+
+    The interval is that of a mean of losses, in the range ``term`` for a case, with what each cluster adds to the
+    constant's loss as its weight.
+    """
+    replicates = skill_replicates(loss, constant)
+    plain, rest = replace(to_estimate(replicates, sample), low=None, high=None), 1 - replicates.value
+    if sample.n_clusters < 2 or not np.isfinite(rest):
+        return plain
+    own, others = (_totals(one, sample) for one in (loss, constant))
+    if not (np.isfinite(own).all() and np.isfinite(others).all()):
+        return plain
+    range_of_ratio = Bounds(term.low / constant.value, term.high / constant.value)
+    ratio = _ratio_interval(own, others, sample.largest_weight * constant.value, range_of_ratio)
+    low, high = max(lowest, min(1 - ratio.high, 1 - rest)), max(1 - ratio.low, 1 - rest)
+    skill = replace(plain, low=low, high=high)
+    if readers is None:
+        return skill
+    new = Bounds(low, high)
+    if readers.variance > 0 and rest > 0:
+        by_logarithm = ReaderPart(readers.variance / rest**2, readers.df)
+        moved = to_estimate(replicates.log_of_rest(), sample, readers=by_logarithm)
+        logarithms = [end for end in (moved.high_new, moved.low_new) if end is not None]
+        ends = [1 - float(np.exp(min(end, _LARGEST_EXPONENT))) for end in logarithms]
+        new = Bounds(max(lowest, min([low, *ends])), max([high, *ends]))
+    return replace(skill, low_new=new.low, high_new=new.high)
 
 
-def _skill_end(logarithm: float | None, lowest: float) -> float | None:
-    if logarithm is None:
-        return None
-    return max(lowest, 1 - float(np.exp(min(logarithm, _LARGEST_EXPONENT))))
+def _totals(mean: Replicates, sample: Sample) -> FloatArray:
+    """What each cluster adds to Σwx (G,), read off the mean without it; of another statistic, to first order."""
+    own, weight = sample.cluster_weight, sample.total_weight
+    change = (weight - own) * (mean.value - mean.without)
+    total: FloatArray = mean.value * own + change - own * (change.sum() / weight)  # of a mean, changes add up to 0
+    return total
+
+
+def _ratio_interval(totals: FloatArray, weights: FloatArray, largest: float, term: Bounds) -> Bounds:
+    if totals.size < MANY:
+        return Bounds(*mean_interval(totals, weights, largest, *term))
+    low, high = moment_intervals(totals[:, None], weights, largest, np.array([term.low]), np.array([term.high]))
+    return Bounds(float(low[0]), float(high[0]))
 
 
 def few_cases_interval(mean: Replicates, sample: Sample, term: Bounds, halves: HalfCases | None = None) -> Bounds:
     """Interval of a mean from what each cluster adds to Σwx, read off the mean without it."""
-    value, own = mean.value, sample.cluster_weight
-    totals = value * own + (sample.total_weight - own) * (value - mean.without)
-    low, high = mean_interval(totals, own, sample.largest_weight, *term, halves)
-    return Bounds(min(low, value), max(high, value))
+    ends = mean_interval(_totals(mean, sample), sample.cluster_weight, sample.largest_weight, *term, halves)
+    return Bounds(min(ends[0], mean.value), max(ends[1], mean.value))
 
 
 def root(squared: Estimate) -> Estimate:

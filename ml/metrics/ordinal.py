@@ -22,7 +22,16 @@ from ml.metrics.cases import (
     check_inputs,
     class_frequencies,
 )
-from ml.metrics.jackknife import Bounds, Estimate, ReaderPart, Replicates, mean_replicates, to_estimate, to_skill
+from ml.metrics.jackknife import (
+    Bounds,
+    Estimate,
+    ReaderPart,
+    Replicates,
+    mean_replicates,
+    skill_replicates,
+    to_estimate,
+    to_skill,
+)
 from ml.metrics.reader_variance import CrossedEffects, LeftOut, Readings
 from ml.metrics.sums import Debias
 from ml.util.arrays import FloatArray, IntArray
@@ -112,7 +121,11 @@ def ranked_probability_skill(
     >>> round(ranked_probability_skill([[2, 0, 0], [0, 0, 2]], [[0.5, 0.25, 0.25], [0, 0, 1]]).value, 4)
     0.6875
     """
-    return _of_sums(_skill_columns, _skill, _checked(label_counts, class_probs, sample_weight, cluster), None)
+    return _ranked_skill(_checked(label_counts, class_probs, sample_weight, cluster), None)
+
+
+def _ranked_skill(data: Inputs, readings: Readings | None) -> Estimate:
+    return _of_sums(_skill_columns, ranked_scores, data, Bounds(0.0, data.probs.shape[1] - 1.0), readings)
 
 
 def _skill_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
@@ -121,10 +134,10 @@ def _skill_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArra
     return np.column_stack([np.ones(len(gap)), (gap**2 + freqs * (1 - freqs)).sum(axis=1), freqs])
 
 
-def _skill(sums: FloatArray) -> FloatArray:
+def ranked_scores(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Ranked probability scores of the predictions and of the frequencies."""
     means = sums[..., 1:] / sums[..., :1]
-    constant = (means[..., 1:] * (1 - means[..., 1:])).sum(axis=-1)
-    return np.asarray(np.where(constant > 0, 1 - means[..., 0] / constant, np.nan))
+    return means[..., 0], (means[..., 1:] * (1 - means[..., 1:])).sum(axis=-1)
 
 
 def weighted_kappa(
@@ -142,8 +155,19 @@ def weighted_kappa(
     >>> weighted_kappa([[1, 0, 0], [0, 0, 1], [0, 1, 0]], [[0.9, 0.1, 0], [0, 0.1, 0.9], [0, 0.8, 0.2]]).value
     1.0
     """
-    data = _checked(label_counts, class_probs, sample_weight, cluster)
-    return _of_sums(_kappa_columns, quadratic_kappa, data, None, lowest=-1.0)
+    return _kappa(_checked(label_counts, class_probs, sample_weight, cluster), None)
+
+
+def _kappa(data: Inputs, readings: Readings | None) -> Estimate:
+    leads = data.probs == data.probs.max(axis=1, keepdims=True)
+    distance = Bounds(0.0, largest_squared_distance(data.counts.any(axis=0) | leads.any(axis=0)))
+    return _of_sums(_kappa_columns, squared_distances, data, distance, readings, lowest=-1.0)
+
+
+def largest_squared_distance(used: npt.NDArray[np.bool_]) -> float:
+    """Of two of the grades that are used (K,)."""
+    grades = np.flatnonzero(used)
+    return float(grades[-1] - grades[0]) ** 2 if grades.size else 0.0
 
 
 def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArray:
@@ -156,12 +180,10 @@ def _kappa_columns(label_counts: IntArray, class_probs: FloatArray) -> FloatArra
     return np.column_stack([np.ones(len(first)), first, second, squares, first * second])
 
 
-def quadratic_kappa(sums: FloatArray) -> FloatArray:
-    """Kappa of sums (..., 5) of w, wx, wy, w(x² + y²) and wxy."""
+def squared_distances(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean squared distances, observed and by chance, of sums (..., 5) of w, wx, wy, w(x² + y²) and wxy."""
     weight, x, y, squares, product = np.moveaxis(sums, -1, 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        expected = squares - 2 * x * y / weight
-        return np.asarray(np.where(expected > 1e-12 * weight, 1 - (squares - 2 * product) / expected, np.nan))
+    return (squares - 2 * product) / weight, (squares - 2 * x * y / weight) / weight
 
 
 def ranked_probability_change(
@@ -193,9 +215,9 @@ def ordinal_metrics(
     first, second = check_both_orders(label_counts, class_probs, sample_weight, cluster, None, first_label_counts)
     return {
         "RPS": _score(first, readings),
-        "skill_RPS": _of_sums(_skill_columns, _skill, first, readings),
+        "skill_RPS": _ranked_skill(first, readings),
         "RPS_epistemic": _epistemic_score(second, True, readings),
-        "weighted_kappa": _of_sums(_kappa_columns, quadratic_kappa, first, readings, lowest=-1.0),
+        "weighted_kappa": _kappa(first, readings),
     }
 
 
@@ -228,23 +250,36 @@ def _gap_and_frequencies(label_counts: IntArray, class_probs: FloatArray) -> tup
 
 def _of_sums(
     columns: Callable[[IntArray, FloatArray], FloatArray],
-    formula: Callable[[FloatArray], FloatArray],
+    losses: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
     data: Inputs,
+    term: Bounds,
     readings: Readings | None,
     *,
     lowest: float = -np.inf,
 ) -> Estimate:
+    """Skill of ``losses``, of predictions and of a constant, by sums over cases of ``columns``."""
     sample = data.sample(1)
     counts, probs = data.counts[sample.rows], data.probs[sample.rows]
     parts = np.stack([sample.per_cluster(sample.weight * column) for column in columns(counts, probs).T], axis=-1)
+    own, constant = replicates_of_sums(losses, parts)
+    replicates = skill_replicates(own, constant)
+    crossed = None if readings is None else CrossedEffects.of(readings, sample, len(data.counts), first=True)
+    error, readers = replicates.standard_error(), None
+    if crossed is not None and error is not None:
+        left = LeftOut.of(crossed, counts, probs)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            pair = losses(left.sums(lambda some, case: columns(some, probs[case]), 1))
+        without = skill_replicates(*(Replicates(np.nan, each) for each in pair)).without
+        readers = left.part(without, error**2)
+    return to_skill(own, constant, sample, term, lowest=lowest, readers=readers)
+
+
+def replicates_of_sums(
+    losses: Callable[[FloatArray], tuple[FloatArray, FloatArray]], parts: FloatArray
+) -> tuple[Replicates, Replicates]:
+    """Both losses of sums (..., P), from the parts (G, P) of clusters."""
     total = parts.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        replicates = Replicates(float(formula(total)), formula(total - parts))
-    crossed = None if readings is None else CrossedEffects.of(readings, sample, len(data.counts), first=True)
-    error = replicates.standard_error()
-    if crossed is None or error is None:
-        return to_skill(replicates, sample, lowest=lowest)
-    left = LeftOut.of(crossed, counts, probs)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        without = formula(left.sums(lambda some, case: columns(some, probs[case]), 1))
-    return to_skill(replicates, sample, lowest=lowest, readers=left.part(without, error**2))
+        whole, without = losses(total), losses(total - parts)
+    own, constant = (Replicates(float(value), each) for value, each in zip(whole, without, strict=True))
+    return own, constant

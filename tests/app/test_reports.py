@@ -554,6 +554,7 @@ def test_second_reads_are_doubted_until_the_skill_is_above_zero(
 def test_while_in_doubt_the_policy_offers_random_second_reads_first(service: Service) -> None:
     collect(service, [cell_png(number) for number in range(8)], patients=True)
     assert "Too few pairs of labels" in report_page(service, path="/policy")
+    assert "Too few pairs of labels" in service.get("viewer", "/worklist").text
     page = service.get("admin", "/policy").text
     assert page.index("/policy?random=30#change") < page.index('<details id="change">')
     assert "/policy?random=30" not in service.get("viewer", "/policy").text

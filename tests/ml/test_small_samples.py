@@ -19,7 +19,7 @@ from ml.metrics import (
 from ml.metrics.accumulator import GroupSums
 from ml.metrics.bayesian_bootstrap import MANY, mean_interval
 from ml.metrics.evaluation import evaluate_groups
-from ml.metrics.jackknife import Replicates, skewed_interval
+from ml.metrics.jackknife import skewed_interval
 from ml.metrics.ordinal import weighted_kappa
 from ml.metrics.reader_variance import Readings
 from ml.metrics.sums import Debias
@@ -191,12 +191,14 @@ def test_full_agreement_on_grades_is_no_proof_of_agreement_either(clustered: boo
     classes = np.array([0, 1] * 10)
     cluster = np.arange(20) // 2 if clustered else None
     y = np.eye(2, dtype=np.int64)[classes] * 2
-    nominal = krippendorff_alpha(y, cluster=cluster)
-    found = [krippendorff_alpha(y, level="ordinal", cluster=cluster), fleiss_kappa(y, cluster=cluster)]
-    found.append(cohen_kappa(classes, classes, 2, level="ordinal", cluster=cluster))
-    for estimate in found:  # two grades are two classes
-        assert (estimate.value, estimate.high) == (1, 1)
-        assert estimate.low == pytest.approx(nominal.low, rel=1e-9)
+    alphas = [krippendorff_alpha(y, level=level, cluster=cluster) for level in ("nominal", "ordinal")]
+    kappas = [cohen_kappa(classes, classes, 2, level=level, cluster=cluster) for level in ("nominal", "ordinal")]
+    for found in (alphas, [*kappas, fleiss_kappa(y, cluster=cluster)]):
+        for estimate in found:  # two grades are two classes
+            assert (estimate.value, estimate.high) == (1, 1)
+            assert estimate.low == pytest.approx(found[0].low, rel=1e-9)
+    # by chance, labels differ as if drawn without replacement
+    assert alphas[0].low == pytest.approx(1 - (1 - kappas[0].low) * 39 / 40, rel=1e-3)
     for seed in range(20):
         grades = np.random.default_rng(seed).integers(0, 7, 60)
         y = np.eye(7, dtype=np.int64)[grades] * 3
@@ -214,17 +216,47 @@ def test_a_skill_that_no_case_moves_has_the_interval_of_its_loss() -> None:
     np.testing.assert_allclose([skill.low, skill.high], [1 - loss.high / 0.5, 1 - loss.low / 0.5], rtol=1e-9)
 
 
-def test_skill_is_a_skewed_interval_of_the_logarithm() -> None:
-    rng = np.random.default_rng(4)
-    f = rng.dirichlet([1.0, 1.0], 80)
-    y = np.array([rng.multinomial(3, row) for row in f])
-    found = krippendorff_alpha(y)
-    without = np.array([krippendorff_alpha(np.delete(y, i, axis=0)).value for i in range(80)])
-    logs = Replicates(np.log(1 - found.value), np.log(1 - without))
-    error = logs.standard_error()
-    assert error is not None
-    low, high = skewed_interval(logs.value, error, logs.value - logs.without, 80)
-    np.testing.assert_allclose([found.low, found.high], 1 - np.exp([high, low]), rtol=1e-9)
+@pytest.mark.parametrize("disagreements", [1, 2, 3, 10])
+def test_a_few_disagreements_say_more_of_agreement_than_none(disagreements: int) -> None:
+    """Of two equally frequent classes it is 1 − 2 × the share that differs, whose interval is a binomial's."""
+    first = np.array([0, 1] * 50)
+    second = np.where(np.arange(100) < disagreements, 1 - first, first)
+    counts = np.eye(2, dtype=np.int64)[first] + np.eye(2, dtype=np.int64)[second]
+    low, high = 1 - 2 * beta.ppf([0.975, 0.025], disagreements + 0.5, 100.5 - disagreements)
+    found = [fleiss_kappa(counts)]
+    for level in ("nominal", "ordinal"):
+        found += [cohen_kappa(first, second, 2, level=level), krippendorff_alpha(counts, level=level)]
+    for estimate in found:
+        assert estimate.value == pytest.approx(1 - 2 * disagreements / 100, abs=0.002)
+        assert estimate.low == pytest.approx(low, abs=0.01)
+        assert estimate.high == pytest.approx(high, abs=0.01)
+
+
+def test_a_network_with_few_errors_is_better_than_the_class_frequencies() -> None:
+    """With two errors in 50 cells; each is half of the loss."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        classes = rng.choice(3, 50, p=[0.5, 0.3, 0.2])
+        predicted = np.where(np.arange(50) < 2, (classes + 1) % 3, classes)
+        f = np.eye(3)[predicted] * 0.97 + 0.01
+        found = evaluate(np.eye(3, dtype=np.int64)[classes], f)
+        skill = found.metrics["skill"]
+        assert skill.low is not None
+        assert 0.5 < skill.low < skill.value < 1
+        assert not any("class frequencies" in text for text in found.warnings)
+
+
+def test_the_interval_of_a_large_skill_has_two_moments() -> None:
+    """At 2,000 cells the quick form takes over, and agrees."""
+    rng = np.random.default_rng(0)
+    classes, ends = rng.integers(0, 2, 2001), []
+    wrong = rng.permutation(2001)[:40]
+    for n in (1999, 2001):
+        predicted = classes[:n].copy()
+        predicted[wrong[wrong < n]] ^= 1
+        skill = evaluate(np.eye(2, dtype=np.int64)[classes[:n]], np.eye(2)[predicted] * 0.9 + 0.05).metrics["skill"]
+        ends.append([skill.low, skill.high])
+    np.testing.assert_allclose(ends[0], ends[1], atol=0.004)
 
 
 def test_honest_predictions_are_not_called_impossible() -> None:
