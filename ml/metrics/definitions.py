@@ -208,7 +208,10 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
     readers = source.readers(metric, form, replicates)
     if metric.skill and metric.mean is not None and metric.term is not None:
         loss, constant = source.mean(metric.mean), source.constant_loss(metric.own_bins, metric.order)
-        return to_skill(loss, constant, source.sample(metric.order), metric.term, readers=readers)
+        unseen = None
+        if metric.bins == "disagreement":  # constant's loss (1 − d)² of the rarer answer, from d(1 − d)
+            unseen = float((1 + np.sqrt(np.maximum(1 - 4 * constant.value, 0.0))) ** 2 / 4)
+        return to_skill(loss, constant, source.sample(metric.order), metric.term, unseen=unseen, readers=readers)
     lonely, quadratic, gaps = 0.0, LINEAR, None
     term = metric.term if metric.sampled else None
     if metric.bins is not None:

@@ -357,13 +357,15 @@ def to_skill(
     sample: Sample,
     term: Bounds,
     *,
+    unseen: float | None = None,
     lowest: float = -np.inf,
     readers: ReaderPart | None = None,
 ) -> Estimate:
     """Estimate of 1 − loss / constant with a 95 % interval, whose ends are ``lowest`` and 1 at most.
 
     The interval is that of a mean of losses, in the range ``term`` for a case, with what each cluster adds to the
-    constant's loss as its weight.
+    constant's loss as its weight. The half cases at the ends of the range have the constant's loss ``unseen``, its mean
+    if left out.
     """
     replicates = skill_replicates(loss, constant)
     plain, rest = replace(to_estimate(replicates, sample), low=None, high=None), 1 - replicates.value
@@ -372,9 +374,15 @@ def to_skill(
     own, others = (_totals(one, sample) for one in (loss, constant))
     if not (np.isfinite(own).all() and np.isfinite(others).all()):
         return plain
-    range_of_ratio = Bounds(term.low / constant.value, term.high / constant.value)
-    ratio = _ratio_interval(own, others, sample.largest_weight * constant.value, range_of_ratio)
-    low, high = max(lowest, min(1 - ratio.high, 1 - rest)), max(1 - ratio.low, 1 - rest)
+    weights, largest = others / constant.value, sample.largest_weight
+    if sample.n_clusters < MANY:
+        relative = 1.0 if unseen is None else unseen / constant.value
+        ends = mean_interval(own, weights, largest, *term, (largest * np.array(term), np.full(2, largest * relative)))
+    else:
+        below, above = moment_intervals(own[:, None], weights, largest, *(np.array([end]) for end in term))
+        ends = float(below[0]), float(above[0])
+    low, high = (1 - end / constant.value for end in reversed(ends))
+    low, high = max(lowest, min(low, 1 - rest)), max(high, 1 - rest)
     skill = replace(plain, low=low, high=high)
     if readers is None:
         return skill
@@ -383,8 +391,8 @@ def to_skill(
         by_logarithm = ReaderPart(readers.variance / rest**2, readers.df)
         moved = to_estimate(replicates.log_of_rest(), sample, readers=by_logarithm)
         logarithms = [end for end in (moved.high_new, moved.low_new) if end is not None]
-        ends = [1 - float(np.exp(min(end, _LARGEST_EXPONENT))) for end in logarithms]
-        new = Bounds(max(lowest, min([low, *ends])), max([high, *ends]))
+        skills = [1 - float(np.exp(min(end, _LARGEST_EXPONENT))) for end in logarithms]
+        new = Bounds(max(lowest, min([low, *skills])), max([high, *skills]))
     return replace(skill, low_new=new.low, high_new=new.high)
 
 
@@ -394,13 +402,6 @@ def _totals(mean: Replicates, sample: Sample) -> FloatArray:
     change = (weight - own) * (mean.value - mean.without)
     total: FloatArray = mean.value * own + change - own * (change.sum() / weight)  # of a mean, changes add up to 0
     return total
-
-
-def _ratio_interval(totals: FloatArray, weights: FloatArray, largest: float, term: Bounds) -> Bounds:
-    if totals.size < MANY:
-        return Bounds(*mean_interval(totals, weights, largest, *term))
-    low, high = moment_intervals(totals[:, None], weights, largest, np.array([term.low]), np.array([term.high]))
-    return Bounds(float(low[0]), float(high[0]))
 
 
 def few_cases_interval(mean: Replicates, sample: Sample, term: Bounds, halves: HalfCases | None = None) -> Bounds:
