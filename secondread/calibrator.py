@@ -210,15 +210,16 @@ def _match(
     cases, classes, scores = outputs.case_ids, outputs.classes, outputs.logits
     table, place = open_table(annotations, "LABELS")
     labels = check_labels(table, place, classes)
-    rows = positions(labels.case_ids, cases)
-    stray = np.flatnonzero(rows < 0)
+    rows, counted = positions(labels.case_ids, cases), labels.counts()
+    stray = np.flatnonzero((rows < 0) & counted.any(axis=1))
     if stray.size:
         raise TableError(f"{place}: case {labels.case_ids[stray[0]]!r} has a label but no logits, {stray.size} in all")
     counts = np.zeros(scores.shape, dtype=np.int64)
-    counts[rows] = labels.counts()
+    counts[rows[rows >= 0]] = counted[rows >= 0]
     if not isinstance(groups, str):
         return scores, counts, classes, _names(groups, len(cases))
     patients = [f"case {case}" for case in cases]
     for row, name in zip(rows.tolist(), case_column(labels, groups, place).tolist(), strict=True):
-        patients[row] = str(name)
+        if row >= 0:
+            patients[row] = str(name)
     return scores, counts, classes, patients

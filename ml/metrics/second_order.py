@@ -114,10 +114,15 @@ def expected_pairs(distribution: PredictiveDistribution, rows: npt.NDArray[np.in
 
 def _widening(deviations: FloatArray, patient: npt.NDArray[np.intp]) -> float:
     """Root of the design effect, at least one: spread of the mean over patients for that over as many lone cells."""
-    # not centred: of one patient nothing would be left, which proves no independence
+    n_patients, n_cells = np.unique(patient).size, len(deviations)
+    if n_patients > 1:  # a bias that all patients share makes their cells no less independent
+        deviations = deviations - deviations.mean(axis=0)
+        scale = n_patients / (n_patients - 1) * (n_cells - 1) / n_cells
+    else:  # nothing would be left, which proves no independence
+        scale = 1.0
     sums = np.zeros((patient.max() + 1, deviations.shape[1]))
     np.add.at(sums, patient, deviations)
-    return max(1.0, float(np.sqrt(np.square(sums).sum() / max(np.square(deviations).sum(), 1e-300))))
+    return max(1.0, float(np.sqrt(scale * np.square(sums).sum() / max(np.square(deviations).sum(), 1e-300))))
 
 
 def simulated_counts(rng: np.random.Generator, distribution: PredictiveDistribution, totals: IntArray) -> IntArray:

@@ -168,7 +168,7 @@ def match_tables(
         having = next(place for _, place in tables if place not in lacking)
         raise TableError(f"{having} has a column 'finding' and {lacking[0]} has none: give it to both")
     parts = [by_finding(*table) for table in tables]
-    stray = [name for name in parts[0] if name not in parts[1]]
+    stray = [name for name, part in parts[0].items() if name not in parts[1] and check_labels(*part).labelled_cases()]
     if stray and options.missing == "error":
         raise TableError(
             f"{tables[0][1]}: finding {stray[0]!r} has labels and no prediction, {len(stray)} in all; "
@@ -277,6 +277,9 @@ def renormalised_note(missed: FloatArray, n_rows: int, where: Place | Path) -> s
 def _complement(labels: _Table, predictions: _Table) -> str:
     (named_class,) = predicted_classes(*predictions, binary=True)
     others = [name for name in classes_of_labels(*labels) if name != named_class]
+    if len(others) > 1:  # columns of other findings' classes may hold zeros
+        counts = check_labels(*labels, [named_class, *others]).counts()[:, 1:]
+        others = list(compress(others, counts.any(axis=0))) or others
     if len(others) > 1:
         raise TableError(
             f"{labels[1]}: --binary has two classes, {named_class!r} and one other, and the labels are of "

@@ -278,7 +278,7 @@ def case_column(labels: Annotations, name: str, where: Where, *, blank: bool = F
     if name not in labels.columns:
         others = ", ".join(labels.columns) or "only the columns that every table of LABELS has"
         raise TableError(f"{where}: column {name!r} is missing; there are {others}")
-    values = labels.columns[name]
+    values = ["" if blank and value is None else value for value in labels.columns[name]]
     missing = [value is None or not (blank or str(value).strip()) for value in values]
     fail_at(where, missing, name, "the value is missing:", values)
     cells = np.empty(len(values), dtype=object)

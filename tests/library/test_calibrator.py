@@ -46,6 +46,8 @@ def test_a_table_of_labels_gives_what_its_counts_give(shape: str, tmp_path: Path
         logits, labels = pl.DataFrame(TABLE), pl.DataFrame(LABELS)
     elif shape == "wide":
         labels = pd.DataFrame(wide_table(COUNTS, CLASSES, "count:")).assign(patient=patients)
+        none = dict.fromkeys(labels.columns, 0) | {"case_id": "without logits", "patient": "p"}
+        labels = pd.concat([labels, pd.DataFrame([none])])
     elif shape == "files":
         TABLE.to_csv(tmp_path / "logits.csv", index=False)
         LABELS.to_parquet(tmp_path / "labels.parquet", index=False)

@@ -128,6 +128,12 @@ def test_labels_of_one_class_only_leave_alpha_undefined_and_are_no_error() -> No
     assert report.annotators[0].confusion.shape == (1, 1)
 
 
+def test_cases_without_a_site_are_a_group_without_a_name(tmp_path: Path) -> None:
+    rows = ["a,r,x,s1", "a,s,y,s1", "b,r,x,", "b,s,x,", "c,r,y,s2", "c,s,y,s2"]
+    (tmp_path / "labels.csv").write_text("\n".join(["case_id,annotator,label,site", *rows]))
+    assert [row.site for row in measure_agreement(tmp_path / "labels.csv").sites] == ["", "s1", "s2"]
+
+
 def test_the_agreement_command(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("case_id,annotator,label\na,r,x\na,q,x\nb,r,y\nb,q,x\nc,r,y\nc,q,y\n")
     command = ["agreement", "--labels", tmp_path / "labels.csv"]

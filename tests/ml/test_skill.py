@@ -481,6 +481,19 @@ def test_cells_that_deviate_with_their_patient_are_not_taken_for_wrong_predictio
     assert [error is not None and error["p_value"] < 0.05 for error in p_values] == [True, False]  # one patient
 
 
+def test_a_bias_of_all_patients_alike_is_seen_with_few_patients_too() -> None:
+    p_values = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        first = rng.uniform(0.55, 0.85, 400)
+        count = rng.binomial(2, rng.beta(3 * (first - 0.12), 3 * (1.12 - first)))
+        predicted = DirichletCpe(np.stack([first, 1 - first], axis=1), np.full(400, np.log(3.0)))
+        error = second_order_error(np.stack([count, 2 - count], axis=1), predicted, cluster=np.arange(400) // 80)
+        assert error is not None
+        p_values.append(error["p_value"])
+    assert np.mean(np.array(p_values) < 0.05) > 0.75
+
+
 def test_rare_classes_share_a_level_set_and_few_cells_have_none() -> None:
     probs = np.eye(4)[np.repeat([0, 1, 2, 3], [120, 60, 50, 30])] * 0.9 + 0.025
     counts = np.tile([1, 1, 0, 0], (260, 1))

@@ -165,6 +165,12 @@ def test_a_finding_of_a_wide_table_has_no_labels_or_none_of_the_others_classes()
     for table, n_labels in ((wide, [4, 1]), ({name: column[:2] for name, column in wide.items()}, [4, 0])):
         found = evaluate_findings(table, predictions)
         assert [(row.n_labels, row.n_classes) for row in found.values()] == [(n, 2) for n in n_labels]
+    one = {name: column for name, column in predictions.items() if name not in {"prob:y", "prob:v"}}
+    found = evaluate_findings(wide | {"count:u": [0, 0, 0], "count:v": [0, 0, 1]}, one, EvaluationOptions(binary=True))
+    assert [(row.n_labels, row.n_classes) for row in found.values()] == [(4, 2), (1, 2)]
+    more = {name: [*column, 0] for name, column in counts.items()}
+    unlabelled = {"case_id": ["a", "b", "a", "z"], "finding": ["mass", "mass", "fluid", "gone"]} | more
+    assert list(evaluate_findings(unlabelled, predictions)) == ["mass", "fluid"]
 
 
 def test_a_finding_without_predictions_is_left_out_and_named() -> None:
