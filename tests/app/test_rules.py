@@ -493,6 +493,8 @@ def test_cases_that_are_alike_get_the_capacity_by_lot(service: Service) -> None:
     lots = [(case.id, case.u, after[case.id].pi) for case in service.scalars(select(Case))]
     assert set(service.rows(asked)) == {lot for lot in lots if lot[1] < lot[2]}
     assert {str(look.reason).rpartition(": ")[2] for look in today} == {"read twice with a probability of 0.50"}
+    share = service.document("/v1/report", partition="all", weighting="none")["second_reads"]["share"]
+    assert share + 0.1 * (1 - share) == pytest.approx(0.5)  # random-sample reads are extra
     assert service.faults() == []
 
 
