@@ -26,8 +26,9 @@ class RequestedReads:
     by: ScoreName
     # cells that are unlike the training cells come first, near-duplicates last
     score: FloatArray
-    # 1 if the rule selects the cell, 0 if not; of a cell at its threshold and of graded reads their probability; None
-    # while a daily rule has no threshold, and of a rule that chooses by specimen. Random-sample reads are extra
+    # Probability that the rule selects the cell: 0 or 1 but for cells at its threshold, since random-sample reads are
+    # extra: π = s + ε (1 − s). Of graded reads π, which has no random sample beside it. None while a daily rule has no
+    # threshold, and of a rule that chooses by specimen
     selected: FloatArray | None
 
 
@@ -42,7 +43,7 @@ def apply_policy(session: Session, release_id: uuid.UUID, cohort: metric_service
     near = np.array([case_id in twins for case_id in ids], dtype=bool)
     unlike = np.asarray(data.out_of_distribution != 0)
     pi = second_read_probabilities(rule, data.disagreement_probs, gain, unlike, near)
-    beyond_audit = np.where(pi > rule.audit_rate, pi, pi >= 1)
+    beyond_audit = (pi - rule.audit_rate) / (1 - rule.audit_rate) if rule.audit_rate < 1 else pi
     score = np.where(np.isnan(gain), data.disagreement_probs, gain)
     return RequestedReads(
         policy_version=current_policy(session).version,

@@ -98,8 +98,10 @@ def _read_specimens(session: Session, release_id: uuid.UUID) -> list[SpecimenCel
     ids = session.execute(statement.order_by(Specimen.id.desc()).limit(_READ)).scalars().all()
     cells = [cells_of_specimen(session, specimen_id) for specimen_id in ids]
     found = [one for one in cells if one is not None and one.release_id == release_id]
-    # a chain of labels may end in a retraction
-    return [one for one in found if all(map(final_opinions(session, one.case_ids).get, one.case_ids))]
+    # A chain of labels may end in a retraction. After the reveal it changes nothing, as in ``blind_labels``: else those
+    # who disagree with the prediction could take their specimen out of the check.
+    opinions = [final_opinions(session, one.case_ids, before_reveal=True) for one in found]
+    return [one for one, of_cell in zip(found, opinions, strict=True) if all(map(of_cell.get, one.case_ids))]
 
 
 def _predict_shares(
@@ -121,7 +123,7 @@ def _predict_shares(
 def _label_shares(session: Session, cells: SpecimenCells) -> tuple[FloatArray, float]:
     """Shares (K,) of the classes by the labels of a completely read specimen, each cell once, and labels per cell."""
     place = {code: k for k, code in enumerate(cells.classes)}
-    sums, opinions = np.zeros(len(place)), final_opinions(session, cells.case_ids)
+    sums, opinions = np.zeros(len(place)), final_opinions(session, cells.case_ids, before_reveal=True)
     for of_cell in opinions.values():
         for row in of_cell:
             if row.label.class_code in place:

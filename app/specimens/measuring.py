@@ -129,15 +129,20 @@ def laboratory_of(session: Session, release_id: uuid.UUID) -> Laboratory:
     return Laboratory(row.kappa, {name: GroupKnowledge(*group) for name, group in groups.items()})
 
 
-def final_opinions(session: Session, case_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[NamedLabel]]:
-    """Final blind opinions of cells, one per annotator."""
+def final_opinions(
+    session: Session, case_ids: Sequence[uuid.UUID], *, before_reveal: bool = False
+) -> dict[uuid.UUID, list[NamedLabel]]:
+    """Final blind opinions of cells, one per annotator; all that they had before the reveal, or those that stand."""
     waiting = select(ProvisionalLabel.case_id, ProvisionalLabel.annotator_id).where(
         ProvisionalLabel.case_id.in_(case_ids), ProvisionalLabel.purpose == "read"
     )
     provisional = {(row[0], row[1]) for row in session.execute(waiting)}
+    histories = label_histories(session, case_ids)
+    if before_reveal:
+        histories = {one: [row for row in rows if not row.label.post_reveal] for one, rows in histories.items()}
     return {
         case_id: blind_opinions([row for row in history if (case_id, row.label.annotator_id) not in provisional])
-        for case_id, history in label_histories(session, case_ids).items()
+        for case_id, history in histories.items()
     }
 
 

@@ -114,5 +114,6 @@ def _threshold_before(session: Session, policy: PolicyRow, at: datetime) -> tupl
         threshold, at_threshold = capacity_scale(scores, reads, days, policy.audit_rate), None
     else:
         threshold = capacity_threshold(scores, reads, days, policy.audit_rate)
-        at_threshold = capacity_at_threshold(scores, threshold, reads * days, policy.audit_rate)
+        tied = capacity_at_threshold(scores, threshold, reads * days, policy.audit_rate)
+        at_threshold = tied if tied > policy.audit_rate else None
     return DayThreshold(None if math.isinf(threshold) else threshold, at_threshold), int(n_cases)

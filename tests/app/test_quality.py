@@ -48,6 +48,8 @@ def test_the_share_of_second_reads_is_that_of_todays_rule_everywhere(service: Se
     assert policy is not None
     assert [int(sentence[1]), int(policy[1])] == [round(100 * share)] * 2
     assert f"today {100 * share:.0f}%" in report_page(service)
+    set_policy(service, threshold=0.99, audit_rate=1.0)  # every cell is read twice
+    assert service.document("/v1/report")["second_reads"]["share"] == 1
 
 
 def test_many_cases_are_decided_as_each_one_is() -> None:

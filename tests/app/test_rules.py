@@ -17,6 +17,7 @@ from sqlalchemy import delete, select, update
 
 from app.audit.chain.keys import KeyRing, derive_keys
 from app.audit.verify import verify_all
+from app.database.migration import downgrade_schema, require_current_schema, upgrade_schema
 from app.database.tables import Case, CasePrediction, DailyThreshold, ReadRequest, TriageDecision, utc_now
 from app.job_table import run_maintenance
 from app.metrics.cohort import CohortQuery, build_cohort
@@ -457,16 +458,20 @@ def looks(service: Service) -> dict[uuid.UUID, TriageDecision]:
     return {look.case_id: look for look in service.scalars(select(TriageDecision))}
 
 
+def end_day(service: Service) -> None:
+    service.written_past = True  # yesterday is made by moving what was stored
+    service.change(delete(DailyThreshold))  # the day is over
+    for row in service.scalars(select(Case)):
+        service.change(update(Case).where(Case.id == row.id).values(created_at=row.created_at - timedelta(days=1)))
+
+
 def test_probabilities_follow_from_earlier_days(service: Service) -> None:
     assert graded(service, capacity_per_day=None) == graded(service, threshold=0.3) == 422
-    service.written_past = True  # yesterday is made by moving what was stored
     assert graded(service) == 201
     first = [uuid.UUID(service.add_case(f"first-{n}", cell_png(n))["id"]) for n in range(8)]
     before = looks(service)
     assert {before[case].pi for case in first if not before[case].selected} == {FLOOR}  # there is no scale yet
-    service.change(delete(DailyThreshold))  # the day is over
-    for row in service.scalars(select(Case)):
-        service.change(update(Case).where(Case.id == row.id).values(created_at=row.created_at - timedelta(days=1)))
+    end_day(service)
     second = [uuid.UUID(service.add_case(f"second-{n}", cell_png(100 + n))["id"]) for n in range(8)]
     phi, found = disagreement(service), looks(service)
     scale = graded_scale(np.array([phi[case] for case in first]), PER_DAY / len(first), FLOOR)
@@ -477,20 +482,36 @@ def test_probabilities_follow_from_earlier_days(service: Service) -> None:
 
 def test_cases_that_are_alike_get_the_capacity_by_lot(service: Service) -> None:
     by_capacity(service, 4)
-    service.written_past = True  # yesterday is made by moving what was stored
     for n in range(8):
         service.add_case(f"first-{n}", cell_png(1))
     before = looks(service)
-    service.change(delete(DailyThreshold))  # the day is over
-    for row in service.scalars(select(Case)):
-        service.change(update(Case).where(Case.id == row.id).values(created_at=row.created_at - timedelta(days=1)))
+    end_day(service)
     for n in range(8):
         service.add_case(f"second-{n}", cell_png(1))
-    today = [look for case_id, look in looks(service).items() if case_id not in before]
+    after = looks(service)
+    today = [look for case_id, look in after.items() if case_id not in before]
     assert [(look.selected, look.pi) for look in today] == [(False, 0.5)] * 8
-    for request in service.scalars(select(ReadRequest).where(ReadRequest.ordinal == 2)):
-        assert request.u < request.pi
+    asked = select(ReadRequest.case_id, ReadRequest.u, ReadRequest.pi).where(ReadRequest.ordinal == 2)
+    lots = [(case.id, case.u, after[case.id].pi) for case in service.scalars(select(Case))]
+    assert set(service.rows(asked)) == {lot for lot in lots if lot[1] < lot[2]}
     assert {str(look.reason).rpartition(": ")[2] for look in today} == {"read twice with a probability of 0.50"}
+    share = service.document("/v1/report", partition="all", weighting="none")["second_reads"]["share"]
+    assert share + 0.1 * (1 - share) == pytest.approx(0.5)  # random-sample reads are extra
+    with pytest.raises(ValueError, match=r"1 day\(s\) in daily_thresholds"):
+        downgrade_schema(service.context.database.engine, "20261203")  # it would forget what the day's row has
+    require_current_schema(service.context.database.engine)
+    assert service.faults() == []
+
+
+def test_a_day_without_ties_outlives_a_downgrade(service: Service) -> None:
+    by_capacity(service, 4)
+    service.add_cases(8)
+    end_day(service)
+    service.add_case("today", cell_png(9))
+    day = service.one(select(DailyThreshold))
+    assert (day.threshold is None, day.at_threshold) == (False, None)
+    downgrade_schema(service.context.database.engine, "20261203")
+    upgrade_schema(service.context.database.engine)
     assert service.faults() == []
 
 

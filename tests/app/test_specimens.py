@@ -32,7 +32,7 @@ from app.triage.service import cells_of_specimen, plan_specimen
 from app.triage.specimen_reads import calibration_mix_on
 from ml.specimens.cells import Group, Threshold
 from ml.specimens.shares import measure_specimen
-from tests.app.test_leases import classes_of
+from tests.app.test_leases import answer_next, classes_of
 from tests.app.test_reader_models import put_model, switch, two_readers
 from tests.support.command import run_here
 from tests.support.service import Service, cell_png, store
@@ -423,17 +423,23 @@ def test_shares_of_cells_that_are_erased_meanwhile_are_not_stored(service: Servi
 
 
 @pytest.mark.both_databases
-def test_a_specimen_with_a_retracted_label_is_not_completely_read(service: Service) -> None:
-    label = service.outside_label(add_cells(service, "S-1", 1)[0], "r1", "blast")["label"]["id"]
+def test_a_specimen_with_a_label_retracted_before_the_reveal_is_not_completely_read(service: Service) -> None:
+    put_policy(service)
+    add_cells(service, "S-0", 1)
+    revealed = answer_next(service, "anna", "blast")["label"]["id"]
+    blind = service.outside_label(add_cells(service, "S-1", 1, 1)[0], "r1", "blast")["label"]["id"]
     store(service, "S-2 cell", cell_png(9), {"r1": 0}, specimen="S-2")
+    service.make_labels_final()
 
-    def n_read() -> set[int]:
+    def n_read() -> set[tuple[int, int]]:
         with service.context.database.read() as session:
-            return {check.n_specimens for check in check_specimens(session)}
+            checks = [check for check in check_specimens(session) if check.group == "blast"]
+        return {(check.n_specimens, check.by_share[-1].n_specimens) for check in checks}
 
-    assert n_read() == {2}
-    gone = service.post("outside", f"/v1/labels/{label}/retraction", json={"reason": "a slip"})
-    assert (gone.status_code, n_read()) == (201, {1})
+    assert n_read() == {(3, 3)}
+    for who, label, n_left in (("anna", revealed, 3), ("outside", blind, 2)):
+        gone = service.post(who, f"/v1/labels/{label}/retraction", json={"reason": "a slip"})
+        assert (gone.status_code, n_read()) == (201, {(n_left, n_left)})
 
 
 @pytest.mark.both_databases

@@ -90,7 +90,7 @@ class DailyThreshold(BaseTable):
     day: Mapped[str] = mapped_column(sa.String(10), primary_key=True)
     # None: nothing can be selected yet
     threshold: Mapped[float | None] = mapped_column(sa.Float(53))
-    # of the rule by capacity, π of a case whose score is the threshold
+    # of the rule by capacity, π of a case whose score is the threshold, if above the audit rate
     at_threshold: Mapped[float | None] = mapped_column(sa.Float(53))
     n_cases: Mapped[int] = mapped_column(sa.Integer)
 
