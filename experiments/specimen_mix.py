@@ -1,8 +1,10 @@
-"""Which mix a release is calibrated for: by the labels of its calibration cells, or by their predictions.
+"""Which mix a release is calibrated for: by labels of its calibration cells, by predictions, or by both.
 
 A specimen's own mix π weighs each cell by f π / m. Simulated: six classes, of which the first is rare; a network that
-is exact, or that states the odds of the rare class twice too high; m from 60 or 1,000 calibration cells with a label
-each. Shown: the mean share of the rare class in specimens, and how many are decided to be above 5 %.
+was trained for the laboratory's mix or for equally many cells of each class, and is exact, or states the odds of the
+rare class twice too high; m from 60 or 1,000 calibration cells with a label each: frequencies of labels, mean of the
+predictions, or what fits both. Shown: the mean share of the rare class in specimens, and how many are decided to be
+above 5 %.
 """
 
 import numpy as np
@@ -21,43 +23,54 @@ MIX = np.array([0.01, 0.04, 0.1, 0.2, 0.25, 0.4])
 CLASSES = tuple(f"class {k}" for k in range(len(MIX)))
 RARE = Group("rare", CLASSES[:1], (Threshold(0.05),))
 N_CELLS, N_SPECIMENS = 200, 20
-#: Distance of the classes in units of the noise, and factor of the odds of the rare class.
-NETWORKS = ((2.0, 1.0), (2.0, 2.0), (3.0, 1.0), (3.0, 2.0))
+#: Distance of the classes in units of the noise, factor of the odds of the rare class, and mix of the training.
+NETWORKS = ((2.0, 1.0, "own"), (2.0, 2.0, "own"), (3.0, 1.0, "own"), (3.0, 2.0, "own"), (2.0, 1.0, "even"))
+TRAINING = {"own": MIX, "even": np.full(len(MIX), 1 / len(MIX))}
+WAYS = ("labels", "predictions", "both")
 CALIBRATION_CELLS, SHARES = (60, 1_000), (0.003, 0.02)
 
 
-def predict(rng: np.random.Generator, classes: npt.NDArray[np.intp], apart: float, odds: float) -> FloatArray:
-    """Probabilities (n, K) by the network, which is calibrated for ``MIX`` if its odds are right."""
-    logits = rng.normal(size=(len(classes), len(MIX))) + apart * np.eye(len(MIX))[classes]
-    return softmax_probs(np.log(MIX) + apart * logits + np.log(np.where(np.arange(len(MIX)) == 0, odds, 1.0)))
+def predict(
+    rng: np.random.Generator, classes: npt.NDArray[np.intp], apart: float, odds: float, trained: str
+) -> FloatArray:
+    """Probabilities (n, K) by the network."""
+    evidence = rng.normal(size=(len(classes), len(MIX))) + apart * np.eye(len(MIX))[classes]
+    bias = np.log(TRAINING[trained]) + np.log(np.where(np.arange(len(MIX)) == 0, odds, 1.0))
+    return softmax_probs(apart * evidence + bias)
 
 
-def compare(apart: float, odds: float, n_calibration: int, share: float, n_specimens: int) -> dict[str, object]:
-    """Mean share, and part of the specimens above the threshold, by either mix."""
-    shares: dict[str, list[float]] = {"labels": [], "predictions": []}
-    above: dict[str, list[bool]] = {"labels": [], "predictions": []}
+def mean_with_half_a_cell(rows: FloatArray) -> FloatArray:
+    """Mean (K,) of rows (n, K), half a row of equal parts added."""
+    return np.asarray((rows.sum(axis=0) + 0.5 / rows.shape[1]) / (len(rows) + 0.5))
+
+
+def compare(
+    apart: float, odds: float, trained: str, n_calibration: int, share: float, n_specimens: int
+) -> dict[str, object]:
+    """Mean share, and part of the specimens above the threshold, by each mix."""
+    shares: dict[str, list[float]] = {way: [] for way in WAYS}
+    above: dict[str, list[bool]] = {way: [] for way in WAYS}
     inside = np.r_[share, MIX[1:] / MIX[1:].sum() * (1 - share)]
     for number in range(n_specimens):
         rng = np.random.default_rng([number, n_calibration])
-        labels = rng.choice(len(MIX), n_calibration, p=MIX)
-        mixes = {
-            "labels": calibration_mix(np.eye(len(MIX))[labels]),
-            "predictions": calibration_mix(predict(rng, labels, apart, odds)),
-        }
-        prior = PointCpe(predict(rng, rng.choice(len(MIX), N_CELLS, p=inside), apart, odds))
+        classes = rng.choice(len(MIX), n_calibration, p=MIX)
+        labels, probs = np.eye(len(MIX), dtype=np.int64)[classes], predict(rng, classes, apart, odds, trained)
+        mixes = mean_with_half_a_cell(labels), mean_with_half_a_cell(probs), calibration_mix(probs, labels)
+        prior = PointCpe(predict(rng, rng.choice(len(MIX), N_CELLS, p=inside), apart, odds, trained))
         cells = tuple(f"{row:03d}" for row in range(N_CELLS))
-        for name, mix in mixes.items():
+        for way, mix in zip(WAYS, mixes, strict=True):
             one = Specimen(f"{share} {number}", cells, CLASSES, prior, mix, target="label")
-            found = measure_specimen(one, [RARE]).groups[0]
-            shares[name].append(found.patient.share)
-            above[name].append(found.thresholds[0].decision == "above")
+            measured = measure_specimen(one, [RARE]).groups[0]
+            shares[way].append(measured.patient.share)
+            above[way].append(measured.thresholds[0].decision == "above")
     return {
+        "trained for": trained,
         "apart": apart,
         "odds": odds,
         "calibration cells": n_calibration,
         "true share": share,
-        **{f"share by {name}": float(np.mean(values)) for name, values in shares.items()},
-        **{f"above 5 % by {name}": float(np.mean(values)) for name, values in above.items()},
+        **{f"share by {way}": float(np.mean(values)) for way, values in shares.items()},
+        **{f"above 5 % by {way}": float(np.mean(values)) for way, values in above.items()},
     }
 
 
@@ -70,7 +83,7 @@ def reproduce(setting: Setting) -> Reproduction:
         setting.observer("specimens", done, len(cases))
         rows.append(compare(*case, n_specimens))
     columns = list(rows[0])
-    written = [[f"{row[column]:.4g}" for column in columns] for row in rows]
+    written = [[value if isinstance(value, str) else f"{value:.4g}" for value in row.values()] for row in rows]
     text = f"{n_specimens} specimens of {N_CELLS} cells per row, each with calibration cells of its release.\n\n"
     text += markdown_table(" | ".join(columns), written) + "\n"
     return Reproduction("The mix that a release is calibrated for", rows, text, {})

@@ -75,7 +75,7 @@ class Cells:
         self.calibration = choice["chosen"]
         self.probs = softmax_probs(scaling(test.logits.astype(np.float64)))
         self.label = test.label_counts.argmax(axis=1)
-        self.mix = calibration_mix(softmax_probs(scaling(valid.logits.astype(np.float64))))
+        self.mix = calibration_mix(softmax_probs(scaling(valid.logits.astype(np.float64))), valid.label_counts)
         self.classes = tuple(kind.code for kind in CELL_TYPES)
 
     def draw(self, rng: np.random.Generator, inside: int) -> IntArray:

@@ -133,7 +133,8 @@ def fit_calibration(labelled: LabelledOutputs, parent: Release, method: Recalibr
         adaptation = recalibrate_for_annotators(
             parent.calibration, logits, features, labelled.counts, groups, pair_label_counts=labelled.planned
         )
-        mix = calibration_mix(adaptation.calibration.apply(logits, features).class_probs).tolist()
+        class_probs = adaptation.calibration.apply(logits, features).class_probs
+        mix = calibration_mix(class_probs, labelled.planned).tolist()
         figures = FitDocument(n_fit=len(labelled.counts), n_cv=0, adaptation=adaptation.figures, class_mix=mix)
         return FittedCalibration(adaptation.calibration, figures)
     level = fitted_level(parent.card["calibration"])

@@ -10,7 +10,7 @@ from typing import Literal, NotRequired, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
+from scipy.special import expit, log_softmax
 
 from ml.calibration.calibration import N_SUMMARIES, Calibration, Refinement, Summaries
 from ml.calibration.concentration import ConcentrationHead, HeadKind, choose_head
@@ -42,11 +42,12 @@ from ml.calibration.joint_fit import (
     start_without_summaries,
 )
 from ml.calibration.logistic_normal import MOST_CASES, N_NODES, POINT, fit_loadings, member_logits
-from ml.calibration.optimise import FitError
+from ml.calibration.optimise import FitError, minimise
 from ml.calibration.scaling import METHODS, Choice, Method, Scaling, choose_scaling
 from ml.dataframes import same_rows
 from ml.distributions.families import DirichletCpe, DirichletMixtureCpe, softmax_probs
 from ml.distributions.likelihood import multinomial_log_likelihood
+from ml.metrics.cases import class_frequencies
 from ml.util.arrays import FloatArray, as_class_probs, as_features, as_label_counts, as_logits, refuse_probabilities
 from ml.util.splits import held_out_folds, split_folds, split_partitions
 
@@ -63,6 +64,8 @@ MAPS: dict[str, tuple[MapKind, float]] = {
 }
 Level = Literal["nominal", "ordinal"]
 _UNMAPPED = "none"
+# prior variance of a class bias: odds seven times as high or as low are one standard deviation (decision 42)
+_BIAS_VARIANCE, _LEAST_PROBABILITY = 4.0, 1e-12
 # differences of likelihoods that are none
 _ROUNDING = 1e-9
 
@@ -206,18 +209,31 @@ def calibrate(
     calibration = Calibration(scaling, head)
     if refined and head is not None and kind is not None:
         calibration, report["refinement"] = _refine(calibration, head, kind, cases, groups, seed, level)
-    report["class_mix"] = calibration_mix(calibration.apply(scores, hidden).class_probs).tolist()
+    report["class_mix"] = calibration_mix(calibration.apply(scores, hidden).class_probs, scaled_by).tolist()
     return FitReport(calibration, report)
 
 
-def calibration_mix(class_probs: npt.ArrayLike) -> FloatArray:
-    """Mix m (K,) for which a release is calibrated: mean of its class probabilities (N, K), half a cell in all added.
+def calibration_mix(class_probs: npt.ArrayLike, label_counts: npt.ArrayLike) -> FloatArray:
+    """Mix m (K,) for which the probabilities f (N, K) of labelled cells are posteriors: f ∘ π / m fits a mix π.
 
-    Not the frequencies of labels: f ∘ π / m leaves π = m at rest only if m is the mean of f, and few labels miss rare
-    classes.
+    With a class bias b that fits the labels, m is e⁻ᵇ times the mean of softmax(log f + b): if the network was trained
+    for another mix, b takes it off again. b has a normal prior, so few labels leave m near the mean of f, and half a
+    cell in all is added.
     """
-    probs = as_class_probs(class_probs)
-    return np.asarray((probs.sum(axis=0) + 0.5 / probs.shape[1]) / (len(probs) + 0.5))
+    probs, counts = as_class_probs(class_probs), as_label_counts(label_counts)
+    if probs.shape != counts.shape:
+        raise ValueError(f"class_probs {probs.shape} and label_counts {counts.shape} must have one shape")
+    labelled = counts.any(axis=1)
+    frequencies, logs = class_frequencies(counts[labelled]), np.log(np.maximum(probs[labelled], _LEAST_PROBABILITY))
+
+    def objective(bias: FloatArray) -> tuple[float, FloatArray]:
+        corrected = log_softmax(logs + bias, axis=1)
+        loss = float(bias @ bias / (2 * _BIAS_VARIANCE) - (frequencies * corrected).sum())
+        return loss, bias / _BIAS_VARIANCE + (np.exp(corrected) - frequencies).sum(axis=0)
+
+    bias, _ = minimise(objective, np.zeros(probs.shape[1]), "class bias")
+    mix = np.exp(-bias) * (softmax_probs(logs + bias).sum(axis=0) + 0.5 / len(bias))
+    return np.asarray(mix / mix.sum())
 
 
 def _fit_jointly(

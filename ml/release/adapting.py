@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ml.annotations import Annotations
 from ml.calibration.calibration import Calibration
+from ml.calibration.calibrators import calibration_mix
 from ml.calibration.domain_adaptation import Adaptation, AdaptationDocument, recalibrate_for_annotators, require_head
 from ml.images.image_quality_features import compute_quality_features, feature_columns
 from ml.images.preprocess import pixel_digest
@@ -106,12 +107,13 @@ def adapt_release(
         raise TableError(f"{labels}: the release was made with all {len(cases.digests):,} of these images")
     logits, features = release.by_members(kept.logits, kept.features)
     adaptation = recalibrate_for_annotators(release.calibration, logits, features, kept.counts, kept.groups)
+    mix = calibration_mix(adaptation.calibration.apply(logits, features).class_probs, kept.counts)
     predicted = release.calibration.apply(logits, features)
     before = predicted.class_probs, predicted.disagreement_probs
     after = adaptation.unseen.class_probs, adaptation.unseen.disagreement_probs
     figures = {BEFORE: _figures(kept, *before), AFTER: _figures(kept, *after)}
     change = paired_change(kept.counts, before, after, cluster=kept.cluster)
-    adapted = _write(release, kept, adaptation, figures, out, name or f"{release.card['name']} adapted", fuse)
+    adapted = _write(release, kept, adaptation, mix, figures, out, name or f"{release.card['name']} adapted", fuse)
     return {
         "release": str(out),
         "card_sha256": adapted.card_sha256,
@@ -177,6 +179,7 @@ def _write(
     release: Release,
     cases: _Cases,
     adaptation: Adaptation,
+    mix: FloatArray,
     figures: dict[str, dict[str, EstimateDocument]],
     out: Path,
     name: str,
@@ -188,7 +191,7 @@ def _write(
         "name": name,
         "parent": None,  # which only a service knows by its own identifier
         "adapted_from": {"name": release.card["name"], "card_sha256": release.card_sha256},
-        "calibration": {**parent["calibration"], "adaptation": adaptation.figures},
+        "calibration": {**parent["calibration"], "adaptation": adaptation.figures, "class_mix": mix.tolist()},
         "disagreement": {"verdict": adaptation.figures["verdict"], "constant": adaptation.figures["constant"]},
         "held_out": figures,
         "n_held_out": len(cases.digests),

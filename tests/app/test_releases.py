@@ -472,7 +472,8 @@ def test_a_champion_is_adapted_and_judged_and_serves_what_was_fitted(service: Se
     candidate = read_release(service.context.settings.releases_folder / report["release"])
     assert candidate.calibration.to_dict() == wanted.calibration.to_dict()
     assert candidate.network_sha256 == parent.network_sha256
-    mix = calibration_mix(wanted.calibration.apply(kept.logits, kept.features).class_probs).tolist()
+    class_probs = wanted.calibration.apply(kept.logits, kept.features).class_probs
+    mix = calibration_mix(class_probs, counts).tolist()
     assert candidate.card["calibration"] == {**parent.card["calibration"], "adaptation": change, "class_mix": mix}
     words = f"adapted to other annotators by {change['n_double_reads']} cells"
     assert words in (candidate.path / "README.md").read_text()

@@ -404,8 +404,28 @@ def test_too_few_labels_are_refused(labels: int) -> None:
         fit_disagreement_map(np.full(20, 0.2), np.array([[2, 0]] * 20), ["one"] * 20)
 
 
-def test_the_calibration_mix_is_that_of_the_predictions() -> None:
-    assert calibration_mix([[1, 0], [0.5, 0.5], [0, 1]]) == pytest.approx([0.5, 0.5])
-    assert calibration_mix([[1, 0], [0.5, 0.5]]) == pytest.approx([1.75 / 2.5, 0.75 / 2.5])
-    with pytest.raises(ValueError, match="class_probs"):
-        calibration_mix([[2, 0], [0, 1]])  # label counts
+def test_the_calibration_mix_is_that_of_predictions_that_the_labels_follow() -> None:
+    probs = [[0.7, 0.3]] * 10
+    assert calibration_mix(probs, [[7, 3]] * 10) == pytest.approx([7.25 / 10.5, 3.25 / 10.5], abs=1e-6)
+    assert calibration_mix([*probs, [0.1, 0.9]], [[7, 3]] * 10 + [[0, 0]]) == pytest.approx(
+        calibration_mix(probs, [[14, 6]] * 10), abs=1e-6
+    )
+    for wrong, counts in (([[2, 0], [0, 1]], [[1, 0], [0, 1]]), ([[1, 0]], [[1, 0], [0, 1]])):
+        with pytest.raises(ValueError, match="class_probs"):
+            calibration_mix(wrong, counts)
+
+
+@pytest.mark.parametrize("trained_for", [[0.25] * 4, [0.01, 0.09, 0.3, 0.6], [0.7, 0.1, 0.1, 0.1]])
+def test_cells_of_the_calibration_mix_are_estimated_as_such_whatever_the_network_was_trained_for(
+    trained_for: list[float],
+) -> None:
+    """The mix π that is at rest under the mean of f ∘ π / m is that of the labels."""
+    rng, mix = np.random.default_rng(0), np.array([0.01, 0.09, 0.3, 0.6])
+    classes = rng.choice(4, 4_000, p=mix)
+    probs = softmax_probs(np.log(trained_for) + 2 * rng.normal(size=(4_000, 4)) + 4 * np.eye(4)[classes])
+    weights = probs / calibration_mix(probs, np.eye(4, dtype=np.int64)[classes])
+    at_rest = np.full(4, 0.25)
+    for _ in range(200):
+        own = at_rest * weights
+        at_rest = (own / own.sum(axis=1, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(at_rest, np.bincount(classes) / 4_000, rtol=0.1)

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from app.releases.onnx_safety import require_plain_graph
-from ml.calibration.calibrators import calibrate
+from ml.calibration.calibrators import calibrate, calibration_mix
 from ml.calibration.domain_adaptation import recalibrate_for_annotators
 from ml.cli.releases import _adaptation_text, _quantization_text
 from ml.datasets.base import ImageDataset
@@ -420,6 +420,7 @@ def test_the_new_release_says_what_the_library_fits_to_the_same_images(
     assert (new.network_sha256, new.classes) == (old.network_sha256, old.classes)
     assert new.card["name"] == "ours"
     assert new.card["adapted_from"] == {"name": old.card["name"], "card_sha256": old.card_sha256}
+    assert new.card["calibration"]["class_mix"] == calibration_mix(expected.class_probs, counts).tolist()
     assert new.card["n_held_out"] == report["adaptation"]["n_cases"] == ADAPTED
     assert report["n_without_labels"] == 3
     assert report["trained_on"] == "unknown"

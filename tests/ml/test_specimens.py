@@ -529,7 +529,8 @@ def test_a_class_that_a_network_overstates_does_not_grow_in_a_specimen() -> None
         evidence = rng.normal(size=(len(classes), 4)) + 2 * np.eye(4)[classes]
         return softmax_probs(np.log(mix) + 2 * evidence + np.log([4, 1, 1, 1]))
 
-    mixes = [calibration_mix(overstated(rng.choice(4, 1_000, p=mix))), mix]
+    classes = rng.choice(4, 1_000, p=mix)
+    mixes = [calibration_mix(overstated(classes), np.eye(4, dtype=np.int64)[classes]), mix]
     shares = []
     for number in range(4):
         prior = PointCpe(overstated(rng.choice(4, 200, p=[0.003, 0.097, 0.3, 0.6])))
