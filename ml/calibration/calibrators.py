@@ -219,6 +219,9 @@ def calibration_mix(class_probs: npt.ArrayLike, label_counts: npt.ArrayLike) -> 
     With a class bias b that fits the labels, m is e⁻ᵇ times the mean of softmax(log f + b): if the network was trained
     for another mix, b takes it off again. b has a normal prior, so few labels leave m near the mean of f, and half a
     cell in all is added.
+
+    Raises:
+        ValueError: shapes that differ, or values out of range.
     """
     probs, counts = as_class_probs(class_probs), as_label_counts(label_counts)
     if probs.shape != counts.shape:
