@@ -369,13 +369,20 @@ def test_small_samples_cover() -> None:
     """In 150 runs of each world; the chance of a failure is below 1 in 1,000."""
     rng = np.random.default_rng(11)
     for rate in small_samples.RATES:
-        aims = small_samples.truths(small_samples.draw(400_000, rate, rng))
-        above = 0
+        large = small_samples.draw(400_000, rate, rng)
+        aims, shares = small_samples.truths(large), large.true_probs.mean(axis=0)
+        loss = 1 + (large.probs**2 - 2 * large.probs * large.true_probs).sum(axis=1).mean()
+        skill, above, missed = 1 - loss / (1 - shares @ shares), 0, 0
         for _ in range(150):
-            found = small_samples.estimate(small_samples.draw(50, rate, rng))["EL"]
-            assert found.high is not None
-            above += aims["EL"] > found.high
+            drawn = small_samples.draw(50, rate, rng)
+            found = evaluate(drawn.counts, drawn.probs).metrics
+            assert found["EL"].high is not None
+            above += aims["EL"] > found["EL"].high
+            assert found["skill"].low is not None
+            assert found["skill"].high is not None
+            missed += not found["skill"].low <= skill <= found["skill"].high
         assert above <= 14
+        assert missed <= 18
 
 
 @pytest.mark.heavy
