@@ -206,14 +206,14 @@ def metric_estimate(metric: Metric, source: BinnedSource, debias: Debias) -> Est
     """Estimate a metric that is no root, with its interval."""
     form, replicates = metric.form(debias), metric_replicates(metric, source, debias)
     readers = source.readers(metric, form, replicates)
-    if metric.skill and metric.mean is not None and metric.term is not None:
+    term = metric.term if metric.sampled else None
+    if metric.skill and metric.mean is not None:
         loss, constant = source.mean(metric.mean), source.constant_loss(metric.own_bins, metric.order)
         unseen = None
         if metric.bins == "disagreement":  # constant's loss (1 − d)² of the rarer answer, from d(1 − d)
             unseen = float((1 + np.sqrt(np.maximum(1 - 4 * constant.value, 0.0))) ** 2 / 4)
-        return to_skill(loss, constant, source.sample(metric.order), metric.term, unseen=unseen, readers=readers)
+        return to_skill(loss, constant, source.sample(metric.order), term, unseen=unseen, readers=readers)
     lonely, quadratic, gaps = 0.0, LINEAR, None
-    term = metric.term if metric.sampled else None
     if metric.bins is not None:
         binned = source.binned(metric.bins, metric.order)
         lonely = binned.singleton_mass(form)

@@ -355,7 +355,7 @@ def to_skill(
     loss: Replicates,
     constant: Replicates,
     sample: Sample,
-    term: Bounds,
+    term: Bounds | None,
     *,
     unseen: float | None = None,
     lowest: float = -np.inf,
@@ -365,16 +365,19 @@ def to_skill(
 
     The interval is that of a mean of losses, in the range ``term`` for a case, with what each cluster adds to the
     constant's loss as its weight. The half cases at the ends of the range have the constant's loss ``unseen``, its mean
-    if left out.
+    if left out. Without a range, and for new readers, it is the jackknife's of log(1 − x).
     """
-    replicates = skill_replicates(loss, constant)
-    plain, rest = replace(to_estimate(replicates, sample), low=None, high=None), 1 - replicates.value
-    if sample.n_clusters < 2 or not np.isfinite(rest):
-        return plain
+    skill = _skill_by_logarithm(skill_replicates(loss, constant), sample, lowest, readers)
+    if term is None:
+        return skill
+    skill = replace(skill, low=None, high=None)
+    if sample.n_clusters < 2 or not np.isfinite(skill.value):
+        return skill
     own, others = (_totals(one, sample) for one in (loss, constant))
-    if not (np.isfinite(own).all() and np.isfinite(others).all()):
-        return plain
-    weights, largest = others / constant.value, sample.largest_weight
+    if not (np.isfinite(own).all() and others.sum() > 0):
+        return skill
+    # no mean: what clusters add to it does not quite add up to it
+    weights, largest = others * (sample.total_weight / others.sum()), sample.largest_weight
     if sample.n_clusters < MANY:
         relative = 1.0 if unseen is None else unseen / constant.value
         ends = mean_interval(own, weights, largest, *term, (largest * np.array(term), np.full(2, largest * relative)))
@@ -382,26 +385,29 @@ def to_skill(
         below, above = moment_intervals(own[:, None], weights, largest, *(np.array([end]) for end in term))
         ends = float(below[0]), float(above[0])
     low, high = (1 - end / constant.value for end in reversed(ends))
-    low, high = max(lowest, min(low, 1 - rest)), max(high, 1 - rest)
-    skill = replace(plain, low=low, high=high)
+    low, high = max(lowest, min(low, skill.value)), max(high, skill.value)
     if readers is None:
-        return skill
-    new = Bounds(low, high)
-    if readers.variance > 0 and rest > 0:
-        by_logarithm = ReaderPart(readers.variance / rest**2, readers.df)
-        moved = to_estimate(replicates.log_of_rest(), sample, readers=by_logarithm)
-        logarithms = [end for end in (moved.high_new, moved.low_new) if end is not None]
-        skills = [1 - float(np.exp(min(end, _LARGEST_EXPONENT))) for end in logarithms]
-        new = Bounds(max(lowest, min([low, *skills])), max([high, *skills]))
-    return replace(skill, low_new=new.low, high_new=new.high)
+        return replace(skill, low=low, high=high)
+    of_readers = [end for end in (skill.low_new, skill.high_new) if end is not None and readers.variance > 0]
+    return replace(skill, low=low, high=high, low_new=min([low, *of_readers]), high_new=max([high, *of_readers]))
+
+
+def _skill_by_logarithm(replicates: Replicates, sample: Sample, lowest: float, readers: ReaderPart | None) -> Estimate:
+    plain, rest = to_estimate(replicates, sample), 1 - replicates.value
+    if readers is not None and rest > 0:
+        readers = ReaderPart(readers.variance / rest**2, readers.df)
+    moved = to_estimate(replicates.log_of_rest(), sample, readers=readers)
+    low, high, low_new, high_new = (
+        None if end is None else max(lowest, 1 - float(np.exp(min(end, _LARGEST_EXPONENT))))
+        for end in (moved.high, moved.low, moved.high_new, moved.low_new)
+    )
+    return replace(plain, low=low, high=high, low_new=low_new, high_new=high_new)
 
 
 def _totals(mean: Replicates, sample: Sample) -> FloatArray:
-    """What each cluster adds to Σwx (G,), read off the mean without it; of another statistic, to first order."""
-    own, weight = sample.cluster_weight, sample.total_weight
-    change = (weight - own) * (mean.value - mean.without)
-    total: FloatArray = mean.value * own + change - own * (change.sum() / weight)  # of a mean, changes add up to 0
-    return total
+    """What each cluster adds to Σwx (G,), read off the mean without it."""
+    own = sample.cluster_weight
+    return mean.value * own + (sample.total_weight - own) * (mean.value - mean.without)
 
 
 def few_cases_interval(mean: Replicates, sample: Sample, term: Bounds, halves: HalfCases | None = None) -> Bounds:
