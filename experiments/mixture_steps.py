@@ -20,7 +20,6 @@ from ml.calibration.scaling import Scaling
 from ml.distributions.families import softmax_probs
 from ml.metrics.losses import exact_metrics
 from ml.metrics.posterior_gain import exact_posterior_epistemic_loss
-from ml.reproduce.kept_outputs import MEMBERS
 from ml.reproduce.report import Setting
 from ml.reproduce.scoring import markdown_table
 from ml.reproduce.synthetic import SeedOutputs, seed_outputs
@@ -94,7 +93,8 @@ def main() -> None:
     grid = [as_published.judge(as_published.at_temperature(Scaling("temperature", t))) for t in np.log(TEMPERATURES)]
     ways = markdown_table(f"way | {' | '.join(METRICS)} | T of redraws | CE_φ of redraws", rows)
     heads = markdown_table(" | ".join(METRICS), [[f"{value:.4f}" for value in row] for row in grid])
-    page = f"# {__doc__.splitlines()[0]}\n\nSeed {options.seed}, {MEMBERS} members of dropout; paper: CE_φ .0155.\n\n"
+    n_members = len(outputs.outputs["MCDO"].logits)
+    page = f"# {__doc__.splitlines()[0]}\n\nSeed {options.seed}, {n_members} members of dropout; paper: CE_φ .0155.\n\n"
     page += f"The paper's labels, then mean and range of {options.redraws} redraws.\n\n{ways}\n\n"
     page += f"The head of the mixture at a fixed temperature.\n\n{heads}\n"
     print(page)

@@ -43,13 +43,14 @@ def mean_interval(
     totals: FloatArray, weights: FloatArray, largest: float, low: float, high: float, halves: HalfCases | None = None
 ) -> tuple[float, float]:
     """95 % interval of Σ totals / Σ weights (G,), with terms in [low, high]."""
-    scale, width = largest, high - low
+    totals, weights, numbers = _pool(totals, weights)
+    scale, width, count = largest, high - low, int(numbers.sum())
     at_ends, of_ends = halves or (scale * np.array([low, high]), np.full(2, scale))
     weight = np.append(weights, of_ends)
     # range 0 to 1, largest weight 1; a term at the lower end is exactly 0, or else no root is below it
     terms, weight = (np.append(totals, at_ends) - low * weight) / (scale * width), weight / scale
-    case_share = min(1.0, largest * totals.size / weights.sum())
-    shape = np.repeat([_shape(totals.size, case_share), 0.5], [totals.size, at_ends.size])
+    case_share = min(1.0, largest * count / float(numbers @ weights))
+    shape = np.append(_shape(count, case_share) * numbers, np.full(at_ends.size, 0.5))
     start = float(np.clip((shape @ terms) / (shape @ weight), 1e-9, 1 - 1e-9))
     place, at, before, root = np.full(2, logit(start)), np.zeros(2), np.full(2, np.nan), np.full(2, np.nan)
     below, above = np.full(2, logit(1e-300)), np.full(2, -logit(1e-16))
@@ -77,6 +78,23 @@ def mean_interval(
         at = saddle.at * 0.9 / room
     ends = low + width * expit(place)
     return float(ends[0]), float(ends[1])
+
+
+def _pool(totals: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Clusters, and how many each stands for: of many only the heaviest and most influential stand for themselves."""
+    if totals.size <= MANY:
+        return totals, weights, np.ones(totals.size)
+    influence = totals - totals.sum() / weights.sum() * weights
+    spread = float(np.sqrt((influence**2).mean())) or 1.0
+    order = np.argsort(np.maximum(np.abs(influence) / spread, weights / weights.mean()), kind="stable")
+    alone, others = order[-MANY // 2 :], order[: -MANY // 2]
+    others = others[np.argsort(influence[others], kind="stable")]
+    starts = np.linspace(0, others.size, MANY // 2, endpoint=False).astype(np.intp)
+    numbers = np.diff(starts, append=others.size)
+    totals, weights = (
+        np.append(each[alone], np.add.reduceat(each[others], starts) / numbers) for each in (totals, weights)
+    )
+    return totals, weights, np.append(np.ones(alone.size), numbers)
 
 
 def _saddle(c: FloatArray, weight: FloatArray, shape: FloatArray, s: FloatArray) -> _Saddle:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, expit, logit, stdtr, stdtrit
 
 from ml.documents import LEFT_OUT, AsDocument
-from ml.metrics.bayesian_bootstrap import MANY, HalfCases, mean_interval, moment_intervals
+from ml.metrics.bayesian_bootstrap import MANY, HalfCases, mean_interval
 from ml.metrics.cases import Sample
 from ml.util.arrays import EqualByValue, FloatArray
 
@@ -378,12 +378,8 @@ def to_skill(
         return skill
     # no mean: what clusters add to it does not quite add up to it
     weights, largest = others * (sample.total_weight / others.sum()), sample.largest_weight
-    if sample.n_clusters < MANY:
-        relative = 1.0 if unseen is None else unseen / constant.value
-        ends = mean_interval(own, weights, largest, *term, (largest * np.array(term), np.full(2, largest * relative)))
-    else:
-        below, above = moment_intervals(own[:, None], weights, largest, *(np.array([end]) for end in term))
-        ends = float(below[0]), float(above[0])
+    relative = 1.0 if unseen is None else unseen / constant.value
+    ends = mean_interval(own, weights, largest, *term, (largest * np.array(term), np.full(2, largest * relative)))
     low, high = (1 - end / constant.value for end in reversed(ends))
     low, high = max(lowest, min(low, skill.value)), max(high, skill.value)
     if readers is None:

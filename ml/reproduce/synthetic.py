@@ -221,7 +221,7 @@ def seed_outputs(setting: Setting, seed: int) -> "SeedOutputs":
     kinds = ("Raw", "MCDO") if setting.name == "mix-mnist" else ("Raw", "MCDO", "TTA")
     outputs = {kind: outputs_of(kind) for kind in kinds}
     path = setting.out / f"outputs-seed-{seed}.npz"
-    keep_outputs(path, outputs, chosen.network, np.flatnonzero(dataset.partition[rows] == "valid"))
+    keep_outputs(path, outputs, chosen.network)
     return SeedOutputs(dataset, rows, outputs, seed, folder.path, chosen.network)
 
 

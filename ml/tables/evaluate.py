@@ -278,8 +278,8 @@ def _complement(labels: _Table, predictions: _Table) -> str:
     (named_class,) = predicted_classes(*predictions, binary=True)
     others = [name for name in classes_of_labels(*labels) if name != named_class]
     if len(others) > 1:  # columns of other findings' classes may hold zeros
-        counts = check_labels(*labels, [named_class, *others]).counts()[:, 1:]
-        others = list(compress(others, counts.any(axis=0))) or others
+        n_labels = check_labels(*labels, [named_class, *others]).counts()[:, 1:].sum(axis=0)
+        others = list(compress(others, n_labels)) or others
     if len(others) > 1:
         raise TableError(
             f"{labels[1]}: --binary has two classes, {named_class!r} and one other, and the labels are of "

@@ -147,20 +147,21 @@ def test_tables_are_made_from_kept_outputs(tmp_path: Path) -> None:
 
     before = losses("run", network="vgg16-bn")
     assert (tmp_path / "run" / "outputs-seed-0.npz").stat().st_size < 20_000_000
-    assert losses("again", from_outputs=tmp_path / "run") == pytest.approx(before, abs=0.01)
+    after = losses("again", from_outputs=tmp_path / "run")
+    assert after == pytest.approx(before, abs=0.01)
+    single = [key for key in before if key[0].startswith("Raw")]
+    assert [after[key] for key in single] == pytest.approx([before[key] for key in single], abs=5e-4)
 
 
-def test_kept_outputs_are_half_precision_and_leading_components(tmp_path: Path) -> None:
+def test_kept_outputs_are_half_precision_and_some_members(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "outputs.npz"
-    hidden = rng.normal(size=(40, 3)) @ rng.normal(size=(3, 30)) + 5  # three directions carry all
-    raw = Outputs(rng.normal(size=(40, 4)).astype(np.float32), hidden.astype(np.float32))
+    raw = Outputs(rng.normal(size=(40, 4)).astype(np.float32), rng.normal(size=(40, 30)).astype(np.float32))
     several = Outputs(rng.normal(size=(14, 40, 4)).astype(np.float32), np.stack([raw.features] * 14))
-    keep_outputs(path, {"Raw": raw, "TTA": several}, "compact", np.arange(20))
+    keep_outputs(path, {"Raw": raw, "TTA": several}, "compact")
     kept, network = read_kept_outputs(path, 40, 4)
     assert (network, list(kept)) == ("compact", ["Raw", "TTA"])
-    np.testing.assert_allclose(kept["TTA"].logits, several.logits[:12], rtol=1e-3)
-    np.testing.assert_array_equal(kept["TTA"].features[11], kept["Raw"].features)
-    before, after = (((each[:, None] - each[None]) ** 2).sum(-1) for each in (raw.features, kept["Raw"].features))
-    np.testing.assert_allclose(after, before, rtol=0.01, atol=0.05)
+    np.testing.assert_allclose(kept["TTA"].logits, several.logits[:4], rtol=1e-3)
+    np.testing.assert_allclose(kept["Raw"].features, raw.features, rtol=1e-3)
+    np.testing.assert_array_equal(kept["TTA"].features[3], kept["Raw"].features)
     with pytest.raises(ValueError, match="Raw has outputs of 40 images; the data set has 41"):
         read_kept_outputs(path, 41, 4)

@@ -246,17 +246,26 @@ def test_a_network_with_few_errors_is_better_than_the_class_frequencies() -> Non
         assert not any("class frequencies" in text for text in found.warnings)
 
 
-def test_the_interval_of_a_large_skill_has_two_moments() -> None:
-    """At 2,000 cells the quick form takes over, and agrees."""
-    rng = np.random.default_rng(0)
-    classes, ends = rng.integers(0, 2, 2001), []
-    wrong = rng.permutation(2001)[:40]
-    for n in (1999, 2001):
-        predicted = classes[:n].copy()
-        predicted[wrong[wrong < n]] ^= 1
-        skill = evaluate(np.eye(2, dtype=np.int64)[classes[:n]], np.eye(2)[predicted] * 0.9 + 0.05).metrics["skill"]
-        ends.append([skill.low, skill.high])
-    np.testing.assert_allclose(ends[0], ends[1], atol=0.004)
+def test_one_more_cell_does_not_change_what_few_disagreements_show() -> None:
+    """From 2,000 cells on like ones are pooled; nine rare disagreements, five of them foreseen, count as before."""
+    ends = []
+    for n in (1_999, 2_000, 2_001, 5_000):
+        y, dpe = np.tile([2, 0], (n, 1)), np.full(n, 0.002)
+        dpe[:20], y[:5], y[20:24] = 0.3, [1, 1], [1, 1]
+        metrics = evaluate(y, np.tile([0.99, 0.01], (n, 1)), dpe).metrics
+        alpha = krippendorff_alpha(np.concatenate([y, [[0, 2]] * 3]))
+        ends.append([end for found in (metrics["skill"], metrics["skill_D"], alpha) for end in (found.low, found.high)])
+    np.testing.assert_allclose(ends[1:3], [ends[0]] * 2, atol=0.002)
+    np.testing.assert_allclose(ends[3][2:], ends[0][2:], atol=0.02)
+
+
+def test_a_skill_far_below_zero_has_an_interval() -> None:
+    y, f = np.tile([2, 0], (2_500, 1)), np.tile([0.25, 0.75], (2_500, 1))
+    y[0], f[0] = [0, 2], [0.75, 0.25]
+    skill = evaluate(y, f).metrics["skill"]
+    assert skill.low is not None
+    assert skill.high is not None
+    assert -np.inf < skill.low < skill.value < skill.high < 0
 
 
 def test_honest_predictions_are_not_called_impossible() -> None:
