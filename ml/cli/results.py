@@ -425,7 +425,9 @@ def _agreement_table(report: "AgreementReport") -> str:
     ordinal = report.level == "ordinal"
     rows = [("Krippendorff alpha, ordinal" if ordinal else "Krippendorff alpha", _interval(report.krippendorff_alpha))]
     rows += _shorten([(f"  class {row.name}", _interval(row.krippendorff_alpha)) for row in report.classes])
-    rows += _shorten([(f"  site {row.site}", _interval(row.krippendorff_alpha)) for row in report.sites])
+    rows += _shorten(
+        [(f"  site {row.site}" if row.site else "  no site", _interval(row.krippendorff_alpha)) for row in report.sites]
+    )
     pairs = [("  " + " and ".join(pair.annotators), _interval(pair.cohen_kappa)) for pair in report.pairs]
     rows += [("weighted kappa" if ordinal else "Cohen kappa", ""), *_shorten(pairs)] if pairs else []
     annotators = [(f"  {row.annotator}", _interval(row.agreement_with_others)) for row in report.annotators]

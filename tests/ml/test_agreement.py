@@ -132,6 +132,8 @@ def test_cases_without_a_site_are_a_group_without_a_name(tmp_path: Path) -> None
     rows = ["a,r,x,s1", "a,s,y,s1", "b,r,x,", "b,s,x,", "c,r,y,s2", "c,s,y,s2"]
     (tmp_path / "labels.csv").write_text("\n".join(["case_id,annotator,label,site", *rows]))
     assert [row.site for row in measure_agreement(tmp_path / "labels.csv").sites] == ["", "s1", "s2"]
+    lines = run_here("agreement", "--labels", tmp_path / "labels.csv").stdout.splitlines()
+    assert [line.split("  ")[1] for line in lines if "site" in line] == ["no site", "site s1", "site s2"]
 
 
 def test_the_agreement_command(tmp_path: Path) -> None:
