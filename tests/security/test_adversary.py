@@ -272,7 +272,7 @@ BY_SPECIMEN = {
     ("n", "most"),
     # with few cases chance alone reaches far: the quick variant asks only that nothing is told plainly
     [
-        pytest.param(24, 0.9, id="quick", marks=[pytest.mark.slow, pytest.mark.ci]),
+        pytest.param(60, 0.9, id="quick", marks=[pytest.mark.slow, pytest.mark.ci]),
         pytest.param(2000, 0.56, id="full", marks=pytest.mark.heavy),
     ],
 )
