@@ -221,12 +221,15 @@ def calibration_mix(class_probs: npt.ArrayLike, label_counts: npt.ArrayLike) -> 
     cell in all is added.
 
     Raises:
+        FitError: no label.
         ValueError: shapes that differ, or values out of range.
     """
     probs, counts = as_class_probs(class_probs), as_label_counts(label_counts)
     if probs.shape != counts.shape:
         raise ValueError(f"class_probs {probs.shape} and label_counts {counts.shape} must have one shape")
     labelled = counts.any(axis=1)
+    if not labelled.any():
+        raise FitError("the class mix cannot be fitted: no cell has a label")
     frequencies, logs = class_frequencies(counts[labelled]), np.log(np.maximum(probs[labelled], _LEAST_PROBABILITY))
 
     def objective(bias: FloatArray) -> tuple[float, FloatArray]:

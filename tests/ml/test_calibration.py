@@ -410,6 +410,8 @@ def test_the_calibration_mix_is_that_of_predictions_that_the_labels_follow() -> 
     assert calibration_mix([*probs, [0.1, 0.9]], [[7, 3]] * 10 + [[0, 0]]) == pytest.approx(
         calibration_mix(probs, [[14, 6]] * 10), abs=1e-6
     )
+    with pytest.raises(ValueError, match="no cell has a label"):
+        calibration_mix(probs, [[0, 0]] * 10)
     for wrong, counts in (([[2, 0], [0, 1]], [[1, 0], [0, 1]]), ([[1, 0]], [[1, 0], [0, 1]])):
         with pytest.raises(ValueError, match="class_probs"):
             calibration_mix(wrong, counts)
